@@ -1,0 +1,117 @@
+"""Minibatches as a function of (seed, step), held on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Spawn keys of SeedSequence(seed): a chain's noise is (chain,), its batches (chain, this).
+_BATCHES = 0xBA7C4
+
+Sampling = Literal["auto", "independent", "reshuffled", "full"]
+
+
+class BatchStream:
+    """Minibatches of in-memory tensors, each a function of the seed and the step alone.
+
+    A run that resumes at any step sees the batches that it would have seen, and one rank sees the
+    same global batch as many ranks together. Iterating yields step numbers within an epoch; the
+    module asks for the batch itself by :meth:`at`.
+
+    - ``independent``: each batch draws n examples with replacement, the case in which the closed
+      forms for gradient noise hold.
+    - ``reshuffled``: every pass goes through a new permutation, the last n mod N examples of which
+      are left out; less gradient noise.
+    - ``full``: the whole data at every step, so that the gradient is exact.
+    - ``auto``: what the sampler asks for, reshuffled unless its law counts gradient noise.
+
+    Args:
+        tensors: The training set, each [N, ...].
+        batch_size: Examples in a global batch, shared among the ranks.
+        sampling: One of the four above.
+
+    Raises:
+        ValueError: If lengths differ, the batch is larger than the data, or a name is unknown.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], batch_size: int, sampling: Sampling = "auto"
+    ) -> None:
+        lengths = {len(t) for t in tensors}
+        if len(lengths) != 1:
+            raise ValueError(f"all tensors need the same first dimension, got {sorted(lengths)}")
+        if sampling not in ("auto", "independent", "reshuffled", "full"):
+            raise ValueError(
+                f"sampling must be auto, independent, reshuffled or full, got {sampling!r}"
+            )
+        self.num_data = lengths.pop()
+        self.batch_size = self.num_data if sampling == "full" else batch_size
+        if not 1 <= self.batch_size <= self.num_data:
+            raise ValueError(
+                f"batch_size must lie between 1 and the {self.num_data} examples, got {batch_size}"
+            )
+        self.tensors = tuple(tensors)
+        self.sampling = sampling
+        self.seed, self.chain, self.rank, self.world_size = 0, 0, 0, 1
+        self._permutation: tuple[int, Tensor] | None = None
+
+    def bind(
+        self,
+        device: torch.device,
+        seed: int,
+        chain: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        independent: bool = False,
+    ) -> None:
+        """Move the data to a device and fix the stream's seed, chain, shard and kind.
+
+        Raises:
+            ValueError: If the batch does not divide among the ranks.
+        """
+        if self.batch_size % world_size:
+            raise ValueError(
+                f"a batch of {self.batch_size} does not divide among {world_size} processes: "
+                f"choose a multiple of {world_size}"
+            )
+        self.tensors = tuple(t.to(device) for t in self.tensors)
+        self.seed, self.chain, self.rank, self.world_size = seed, chain, rank, world_size
+        if self.sampling == "auto":
+            self.sampling = "independent" if independent else "reshuffled"
+        self._permutation = None
+
+    def __len__(self) -> int:
+        return max(1, self.num_data // self.batch_size)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def indices(self, step: int) -> Tensor:
+        """Return the indices of this rank's share of the global batch of a step."""
+        n, share = self.batch_size, self.batch_size // self.world_size
+        if self.sampling == "full":
+            chosen = torch.arange(self.num_data)
+        elif self.sampling == "independent":
+            chosen = torch.from_numpy(self._generator(step).integers(0, self.num_data, n))
+        else:
+            epoch, place = divmod(step, len(self))
+            if self._permutation is None or self._permutation[0] != epoch:
+                order = torch.from_numpy(self._generator(epoch).permutation(self.num_data))
+                self._permutation = (epoch, order)
+            chosen = self._permutation[1][place * n : (place + 1) * n]
+        return chosen[self.rank * share : (self.rank + 1) * share]
+
+    def at(self, step: int) -> tuple[Tensor, ...]:
+        """Return this rank's share of the global batch of a step, on the device."""
+        indices = self.indices(step).to(self.tensors[0].device)
+        return tuple(t.index_select(0, indices) for t in self.tensors)
+
+    def _generator(self, counter: int) -> np.random.Generator:
+        key = (self.chain, _BATCHES, counter)
+        return np.random.Generator(
+            np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=key))
+        )

@@ -1,0 +1,79 @@
+"""What a sampler asks of its preconditioner."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lightning_sgmcmc.noise import NoiseStream
+
+if TYPE_CHECKING:
+    from lightning_sgmcmc.target import Target
+
+
+class Preconditioner(ABC):
+    """A symmetric positive definite matrix C, and noise with that covariance.
+
+    All vectors are lists of tensors shaped like the parameters. C sees the gradient of the mean
+    likelihood loss only, never the prior's.
+    """
+
+    #: C follows the chain until :meth:`freeze`; a constant C has nothing to freeze.
+    adaptive: bool = False
+    #: C learns from the gradient on the same batch after the move, through :meth:`observe`.
+    needs_second_gradient: bool = False
+    #: C asks the :class:`~lightning_sgmcmc.target.Target` for curvature.
+    needs_target: bool = False
+    #: N, which the sampler sets: some constants are stated on the scale of the sum over data.
+    num_data: int = 1
+
+    def __init__(self) -> None:
+        self.frozen = not self.adaptive
+
+    @abstractmethod
+    def attach(self, params: Sequence[Tensor]) -> None:
+        """Allocate the state for these parameters."""
+
+    def update(self, grads: Sequence[Tensor]) -> None:  # noqa: B027
+        """Take in the mean likelihood gradient at the current weights."""
+
+    def observe(  # noqa: B027
+        self, moved: Sequence[Tensor], change: Sequence[Tensor], noise: NoiseStream
+    ) -> None:
+        """Take in a move and the change of the mean likelihood gradient along it."""
+
+    @abstractmethod
+    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+        """Return C times ``vectors``, in place where that is cheaper."""
+
+    @abstractmethod
+    def noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw from N(0, C). The result is a buffer that the next draw may overwrite."""
+
+    def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor | None:
+        """Return v' C^-1 v, or None where C^-1 is not at hand."""
+        return None
+
+    def gamma(
+        self, target: Target, grads: Sequence[Tensor], stream: NoiseStream
+    ) -> list[Tensor] | None:
+        """Return Gamma_i = sum_j dC_ij/dtheta_j at the current weights, None where it is 0."""
+        return None
+
+    def freeze(self) -> None:
+        """Keep C as it is from now on."""
+        self.frozen = True
+
+    def check(self, lr: float, num_data: int, prior_precision: float) -> None:  # noqa: B027
+        """Raise ValueError when C makes the prior's own drift unstable."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`load_state_dict` needs, as tensors and plain values."""
+        return {"frozen": self.frozen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of an equally configured and attached preconditioner."""
+        self.frozen = bool(state["frozen"])

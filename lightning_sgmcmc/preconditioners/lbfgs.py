@@ -1,0 +1,234 @@
+"""Online damped L-BFGS, averaged by stochastic approximation: the metric of HASGLD-SA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.flat import dot, flatten, unflatten
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners.base import Preconditioner
+
+
+class LBFGSOperator:
+    """G = B_M^-1 and a root S with S S^T = G, from M damped pairs and B_0 = gamma I.
+
+    With y_bar = theta y + (1 - theta) gamma s, where theta = (1-r) gamma s's / (gamma s's - s'y)
+    if s'y < r gamma s's and 1 otherwise, BFGS gives, from the oldest pair to the newest,
+
+        B <- B + y_bar y_bar' / (s'y_bar) - B s s' B / (s'B s)
+        S <- (I - s (y_bar - sqrt(s'y_bar / s'B s) B s)' / (s'y_bar)) S
+
+    (Wang, Deng, Lin 2020, eqs. 4 to 6 and Algorithm 1, with the loop directions, the running xi
+    and the sign of the root corrected.) No matrix is formed: a product costs about 4 M d.
+
+    Args:
+        steps: The moves s, oldest first, each [..., d].
+        changes: The gradient changes y along them, each [..., d].
+        gamma: Positive scale of B_0, [..., 1].
+        r: Damping threshold in (0, 1).
+    """
+
+    def __init__(
+        self, steps: Sequence[Tensor], changes: Sequence[Tensor], gamma: Tensor, r: float
+    ) -> None:
+        self.steps, self.changes, self.gamma = list(steps), list(changes), gamma
+        self._damped: list[Tensor] = []  # y_bar
+        self._curvature: list[Tensor] = []  # s'y_bar
+        self._root: list[Tensor] = []  # y_bar - sqrt(s'y_bar / s'B s) B s
+        products: list[tuple[Tensor, Tensor]] = []  # (B_i s_i, s_i'B_i s_i)
+        for s, y in zip(self.steps, self.changes, strict=True):
+            base = gamma * dot(s, s)
+            sy = dot(s, y)
+            theta = torch.where(sy < r * base, (1 - r) * base / (base - sy), torch.ones_like(sy))
+            y_bar = theta * y + (1 - theta) * gamma * s
+            a = gamma * s
+            for b, (a_old, sa_old), sb in zip(
+                self._damped, products, self._curvature, strict=True
+            ):
+                a = a + (dot(b, s) / sb) * b - (dot(a_old, s) / sa_old) * a_old
+            s_y_bar, sa = dot(s, y_bar), dot(s, a)
+            self._damped.append(y_bar)
+            self._curvature.append(s_y_bar)
+            self._root.append(y_bar - (s_y_bar / sa).sqrt() * a)
+            products.append((a, sa))
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """Return G times a vector [..., d], by the two-loop recursion."""
+        pairs = list(zip(self.steps, self._damped, self._curvature, strict=True))
+        q, alphas = vector, []
+        for s, y, sy in reversed(pairs):
+            alpha = dot(s, q) / sy
+            q = q - alpha * y
+            alphas.append(alpha)
+        xi = q / self.gamma
+        for (s, y, sy), alpha in zip(pairs, reversed(alphas), strict=True):
+            xi = xi + (alpha - dot(y, xi) / sy) * s
+        return xi
+
+    def root(self, vector: Tensor) -> Tensor:
+        """Return S times a vector [..., d]."""
+        eta = vector / self.gamma.sqrt()
+        for s, w, sy in zip(self.steps, self._root, self._curvature, strict=True):
+            eta = eta - s * (dot(w, eta) / sy)
+        return eta
+
+
+class AveragedLBFGS(Preconditioner):
+    """C = average over k of the L-BFGS operators, by stochastic approximation.
+
+    Wang, Deng, Lin 2020, eq. 13: G_k = (1 - omega_k) G_(k-1) + omega_k G~_k with
+    omega_k = min(1, c1 (k + c2)^-power), started from the identity. Averaging the vectors G~g and
+    S~z instead, as their Algorithm 2 prints, is momentum with a noise of the wrong covariance. So
+    that drift and noise use the same matrix here, G_k is held in one of two ways:
+
+    - ``slots=K``: K operators with weights 1/K; at each step each one is replaced by the newest
+      with probability omega_k. The expected matrix is exactly the recursion's, the matrix in use
+      is exactly the one that both drift and noise see, and the cost is K products.
+    - ``slots=None``: every operator with its weight; exact, for small problems.
+
+    The noise is sum_j sqrt(w_j) S_j z_j with independent z_j. y is the change of the mean
+    likelihood gradient on one minibatch, so C approximates the inverse Hessian of the mean loss
+    (N times the paper's G) and ``lr`` is the paper's epsilon; before the first pair C = I.
+    gamma = max(y'y / s'y, delta / N) from the newest undamped pair; where s'y <= 0 the last gamma
+    stays. Freeze it before keeping draws.
+
+    Args:
+        memory: Number of pairs M, at least 1.
+        r: Damping threshold in (0, 1).
+        delta: Floor of gamma on the scale of the sum over the data, positive.
+        slots: Operators held, or None for all of them.
+        omega: (c1, c2, power) with power in (1/2, 1].
+
+    Raises:
+        ValueError: If an argument lies outside its range.
+    """
+
+    adaptive = True
+    needs_second_gradient = True
+
+    def __init__(
+        self,
+        memory: int = 2,
+        r: float = 0.25,
+        delta: float = 1e-3,
+        slots: int | None = 1,
+        omega: tuple[float, float, float] = (5.0, 10.0, 0.9),
+    ) -> None:
+        super().__init__()
+        if memory < 1:
+            raise ValueError(f"memory must be at least 1, got {memory}")
+        if not 0 < r < 1:
+            raise ValueError(f"r must lie in (0, 1), got {r}")
+        if not delta > 0:
+            raise ValueError(f"delta must be positive, got {delta}")
+        if slots is not None and slots < 1:
+            raise ValueError(f"slots must be None or at least 1, got {slots}")
+        if not (omega[0] > 0 and omega[1] > 0 and 0.5 < omega[2] <= 1):
+            raise ValueError(
+                f"omega must be (c1 > 0, c2 > 0, power in (1/2, 1]), got {tuple(omega)}"
+            )
+        self.memory, self.r, self.delta, self.slots = memory, r, delta, slots
+        self.omega = (float(omega[0]), float(omega[1]), float(omega[2]))
+        self._like: list[Tensor] = []
+        self._recent: list[tuple[Tensor, Tensor]] = []
+        self._gamma = torch.ones(1)
+        self._count = 0
+        self._operators: list[LBFGSOperator] = []
+        self._weights: list[float] = []
+
+    def attach(self, params: Sequence[Tensor]) -> None:
+        """Start from C = I for these parameters."""
+        self._like = list(params)
+        self._gamma = torch.ones(1, dtype=params[0].dtype, device=params[0].device)
+        identity = LBFGSOperator([], [], self._gamma, self.r)
+        self._operators = [identity] * (self.slots or 1)
+        self._weights = [1 / len(self._operators)] * len(self._operators)
+
+    def rate(self) -> float:
+        """Return omega of the newest operator, in (0, 1]."""
+        c1, c2, power = self.omega
+        return min(1.0, c1 * (self._count + c2) ** -power)
+
+    def newest(self) -> LBFGSOperator:
+        """Return the operator of the pairs in memory, not averaged."""
+        steps, changes = zip(*self._recent, strict=True) if self._recent else ((), ())
+        return LBFGSOperator(steps, changes, self._gamma, self.r)
+
+    def observe(
+        self, moved: Sequence[Tensor], change: Sequence[Tensor], noise: NoiseStream
+    ) -> None:
+        """Take in a pair (s, y) and average the operator that it makes into C.
+
+        A move of length zero carries no curvature and is passed over.
+        """
+        s, y = flatten(moved), flatten(change)
+        if not bool(dot(s, s) > 0):
+            return
+        self._recent = [*self._recent, (s, y)][-self.memory :]
+        sy = dot(s, y)
+        gamma = (dot(y, y) / sy).clamp_min(self.delta / self.num_data)
+        self._gamma = torch.where(sy > 0, gamma, self._gamma)
+        rate = self.rate()
+        self._count += 1
+        if self.slots is None:
+            self._weights = [w * (1 - rate) for w in self._weights] + [rate]
+            self._operators.append(self.newest())
+        else:
+            chosen = [i for i in range(self.slots) if noise.uniform() < rate]
+            newest = self.newest() if chosen else None
+            for i in chosen:
+                assert newest is not None
+                self._operators[i] = newest
+
+    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+        """Return C times ``vectors``."""
+        vector = flatten(vectors)
+        total = torch.zeros_like(vector)
+        for weight, operator in zip(self._weights, self._operators, strict=True):
+            total.add_(operator.apply(vector), alpha=weight)
+        return unflatten(total, vectors)
+
+    def noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw sum_j sqrt(w_j) S_j z_j."""
+        total: Tensor | None = None
+        for weight, operator in zip(self._weights, self._operators, strict=True):
+            eta = operator.root(flatten(stream.normal())).mul_(weight**0.5)
+            total = eta if total is None else total.add_(eta)
+        assert total is not None
+        return unflatten(total, self._like)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pairs, the operators and their weights."""
+        return super().state_dict() | {
+            "count": self._count,
+            "gamma": self._gamma,
+            "recent": self._recent,
+            "weights": self._weights,
+            "operators": [
+                {"steps": op.steps, "changes": op.changes, "gamma": op.gamma}
+                for op in self._operators
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the pairs, the operators and their weights."""
+        super().load_state_dict(state)
+        device = self._like[0].device
+
+        def here(tensors: Sequence[Tensor]) -> list[Tensor]:
+            return [t.to(device) for t in tensors]
+
+        self._count, self._gamma = state["count"], state["gamma"].to(device)
+        self._recent = [(s.to(device), y.to(device)) for s, y in state["recent"]]
+        self._weights = list(state["weights"])
+        self._operators = [
+            LBFGSOperator(here(op["steps"]), here(op["changes"]), op["gamma"].to(device), self.r)
+            for op in state["operators"]
+        ]
+
+    def __repr__(self) -> str:
+        return f"AveragedLBFGS(memory={self.memory}, r={self.r:g}, delta={self.delta:g})"

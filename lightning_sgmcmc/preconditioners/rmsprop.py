@@ -1,0 +1,168 @@
+"""The diagonal preconditioner of pSGLD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners.base import Preconditioner
+
+if TYPE_CHECKING:
+    from lightning_sgmcmc.target import Target
+
+
+class RMSProp(Preconditioner):
+    """C = diag(1 / (eps + floor * mean(sqrt V) + sqrt V)), V <- alpha V + (1 - alpha) g^2.
+
+    g is the minibatch's mean likelihood gradient, as in ``torch.optim.RMSprop`` (eps outside the
+    root) and in pSGLD (Li et al. 2016, Algorithm 1), where eps is called lambda. V starts at 0,
+    or at the first g^2 with ``start_at_gradient``.
+
+    While V follows the gradient, a chain without the Gamma term does not sample its target: with
+    an exact gradient, alpha fixed and the step going to 0, the density tends to pi / C, and the
+    variance of N(0, 1) to 2 (docs/psgld-bias.md). Frozen, C is a constant and the target is exact
+    up to the step size.
+
+    Args:
+        alpha: Memory of the moving average, in [0, 1).
+        eps: Positive constant added to sqrt V. A weight whose gradient is always zero has
+            C = 1/eps, unless ``floor`` is positive.
+        floor: Multiple of the mean of sqrt V over all weights that is added to sqrt V; bounds C
+            by 1 / (floor * mean(sqrt V)) relative to the network's own scale.
+        gamma_probes: None drops Gamma, as the paper does; 0 computes it exactly by one
+            Hessian-vector product a weight; k > 0 estimates it by Hutchinson's method with k
+            probes. Only while V adapts.
+        start_at_gradient: Start V at the first g^2, as the authors' code does, instead of 0.
+
+    Raises:
+        ValueError: If alpha lies outside [0, 1), eps is not positive, floor or probes negative.
+    """
+
+    adaptive = True
+
+    def __init__(
+        self,
+        alpha: float = 0.99,
+        eps: float = 1e-5,
+        floor: float = 0.0,
+        gamma_probes: int | None = None,
+        start_at_gradient: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 <= alpha < 1:
+            raise ValueError(f"alpha must lie in [0, 1), got {alpha}")
+        if not eps > 0:
+            raise ValueError(f"eps must be positive, got {eps}")
+        if not floor >= 0:
+            raise ValueError(f"floor must not be negative, got {floor}")
+        if gamma_probes is not None and gamma_probes < 0:
+            raise ValueError(f"gamma_probes must be None, 0 or positive, got {gamma_probes}")
+        self.alpha, self.eps, self.floor = alpha, eps, floor
+        self.gamma_probes, self.start_at_gradient = gamma_probes, start_at_gradient
+        self.needs_target = gamma_probes is not None
+        self._square_avg: list[Tensor] = []
+        self._denominator: list[Tensor] = []  # 1/C
+        self._root: list[Tensor] = []  # C^(1/2), kept only once frozen
+        self._started = False
+
+    def attach(self, params: Sequence[Tensor]) -> None:
+        """Allocate V for these parameters."""
+        self._square_avg = [torch.zeros_like(p) for p in params]
+        self._denominator = [torch.full_like(p, self.eps) for p in params]
+
+    def update(self, grads: Sequence[Tensor]) -> None:
+        """V <- alpha V + (1 - alpha) g^2."""
+        if self.start_at_gradient and not self._started:
+            torch._foreach_addcmul_(self._square_avg, list(grads), list(grads))
+        else:
+            torch._foreach_mul_(self._square_avg, self.alpha)
+            torch._foreach_addcmul_(
+                self._square_avg, list(grads), list(grads), value=1 - self.alpha
+            )
+        self._started = True
+        self._refresh()
+
+    def _refresh(self) -> None:
+        torch._foreach_copy_(self._denominator, self._square_avg)
+        torch._foreach_sqrt_(self._denominator)
+        shift = self.eps
+        if self.floor:
+            total = torch.stack([d.sum(dtype=torch.float64) for d in self._denominator]).sum()
+            numel = sum(d.numel() for d in self._denominator)
+            shift += self.floor * float(total) / numel
+        torch._foreach_add_(self._denominator, shift)
+
+    def freeze(self) -> None:
+        """Keep C, and its root, from now on."""
+        super().freeze()
+        self._root = list(torch._foreach_rsqrt(self._denominator))
+
+    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+        """Divide by eps + floor + sqrt V, in place."""
+        torch._foreach_div_(vectors, self._denominator)
+        return vectors
+
+    def noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw C^(1/2) z."""
+        z = stream.normal()
+        torch._foreach_mul_(z, self._root or torch._foreach_rsqrt(self._denominator))
+        return z
+
+    def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
+        """Return the sum of v^2 (eps + floor + sqrt V)."""
+        pairs = zip(vectors, self._denominator, strict=True)
+        return torch.stack([(v * v * d).sum(dtype=torch.float64) for v, d in pairs]).sum()
+
+    def gamma(
+        self, target: Target, grads: Sequence[Tensor], stream: NoiseStream
+    ) -> list[Tensor] | None:
+        """Gamma_i = -(1 - alpha) g_i dg_i/dtheta_i / (sqrt V_i * (eps + sqrt V_i)^2).
+
+        Li et al. 2016, section 3.2, for the C of one step; 0 once C is frozen. The small
+        dependence of ``floor * mean(sqrt V)`` on a single weight is left out.
+        """
+        if self.gamma_probes is None or self.frozen:
+            return None
+        diagonal = target.hessian_diagonal(self.gamma_probes, stream)
+        result = list(torch._foreach_mul(diagonal, list(grads)))
+        torch._foreach_mul_(result, -(1 - self.alpha))
+        torch._foreach_div_(result, self._denominator)
+        torch._foreach_div_(result, self._denominator)
+        roots = torch._foreach_sqrt(self._square_avg)
+        torch._foreach_clamp_min_(roots, torch.finfo(roots[0].dtype).tiny)
+        torch._foreach_div_(result, roots)
+        return result
+
+    def check(self, lr: float, num_data: int, prior_precision: float) -> None:
+        """Refuse a step at which a weight without gradient would diverge under the prior alone."""
+        largest = max(float((1 / d).max()) for d in self._denominator)
+        rate = lr * largest * prior_precision / num_data
+        if rate >= 2:
+            raise ValueError(
+                f"a weight whose gradient stays zero has C = {largest:.3g}, and its prior drift "
+                f"lr*C/(N*variance) = {rate:.3g} is at least 2, so it would diverge: lower lr "
+                f"below {2 * lr / rate:.3g}, raise eps, or set floor"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return V and whether it is frozen."""
+        return super().state_dict() | {
+            "square_avg": self._square_avg,
+            "started": self._started,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore V, and C from it."""
+        super().load_state_dict(state)
+        torch._foreach_copy_(self._square_avg, list(state["square_avg"]))
+        self._started = bool(state["started"])
+        self._refresh()
+        if self.frozen:
+            self.freeze()
+
+    def __repr__(self) -> str:
+        return f"RMSProp(alpha={self.alpha:g}, eps={self.eps:g}, floor={self.floor:g})"

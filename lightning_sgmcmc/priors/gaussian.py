@@ -1,0 +1,49 @@
+"""Independent Gaussian prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.priors.base import Prior
+
+
+class GaussianPrior(Prior):
+    """Every weight is N(mean, variance), independently.
+
+    -log p(theta) = ||theta - mean||^2 / (2 variance) + (d/2) log(2 pi variance), so the gradient
+    of -log p is (theta - mean) / variance: weight decay of 1 / (N variance) on the mean loss.
+
+    Args:
+        variance: Prior variance of each weight, positive.
+        mean: Prior mean of each weight.
+
+    Raises:
+        ValueError: If the variance is not positive.
+    """
+
+    def __init__(self, variance: float = 1.0, mean: float = 0.0) -> None:
+        if not variance > 0:
+            raise ValueError(f"the prior's variance must be positive, got {variance}")
+        self.variance, self.mean = float(variance), float(mean)
+
+    def log_density(self, params: Sequence[Tensor]) -> Tensor:
+        """Return log p(theta), a differentiable scalar."""
+        squares = torch.stack([((p - self.mean) ** 2).sum() for p in params]).sum()
+        numel = sum(p.numel() for p in params)
+        return -0.5 * (squares / self.variance + numel * math.log(2 * math.pi * self.variance))
+
+    def add_gradient_(
+        self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float
+    ) -> None:
+        """Add ``scale * (theta - mean) / variance`` to ``grads``, in place."""
+        weight = scale / self.variance
+        torch._foreach_add_(list(grads), list(params), alpha=weight)
+        if self.mean:
+            torch._foreach_add_(list(grads), -weight * self.mean)
+
+    def __repr__(self) -> str:
+        return f"GaussianPrior(variance={self.variance:g}, mean={self.mean:g})"

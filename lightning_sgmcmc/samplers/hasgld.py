@@ -1,0 +1,125 @@
+"""Hessian-approximated SGLD of Wang, Deng and Lin (2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.flat import dot, flatten, unflatten
+from lightning_sgmcmc.preconditioners import AveragedLBFGS
+from lightning_sgmcmc.priors import Prior
+from lightning_sgmcmc.samplers.sgld import SGLD
+
+
+class HASGLD(SGLD):
+    """``SGLD`` with an averaged L-BFGS metric: HASGLD-SA (Wang, Deng, Lin 2020, Algorithm 2).
+
+    theta <- theta - lr * C (grad mean NLL + grad(-log p)/N) + sqrt(2 * lr * T/N) * C^(1/2) z
+
+    C approximates the inverse Hessian of the mean loss, N times the paper's G, so that lr is the
+    paper's epsilon. Target: exp(-U/T) up to O(lr) once C is frozen at the end of burn-in. While C
+    adapts, each step needs a second gradient on its minibatch.
+
+    With ``paper_mode=True`` the step is the paper's lines 5 to 9 as printed, where
+    xi_k and eta_k average the products G~g and S~z themselves and are normalised:
+
+        theta <- theta - lr * xi_k / |xi_k| + sqrt(2 * lr * T) * eta_k / |eta_k|
+
+    This does **not** sample the posterior: in one dimension its law is Laplace(1/T) whatever the
+    target is, and in d dimensions it does not depend on N. It is here for the paper's tables.
+
+    Args:
+        params: Parameters, as for any torch optimizer.
+        lr: Step size, or ``"auto"``; about 1 is a Newton step, below 2 is stable on a quadratic.
+        memory: Number of L-BFGS pairs M.
+        r: Damping threshold.
+        delta: Floor of the initial Hessian scale, on the scale of the sum over the data.
+        slots: Operators averaged in C, None for all (small problems).
+        omega: (c1, c2, power) of the averaging rate c1 (k + c2)^-power.
+        paper_mode: Take the paper's steps as printed. T is the paper's 1/tau.
+        num_data: N, the number of training examples.
+        prior: Prior over the weights; None is a flat one.
+        temperature: T; 1 samples the posterior.
+        seed: Seed of the chain's own noise.
+        chain: Number of the chain.
+    """
+
+    preconditioner: AveragedLBFGS
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Literal["auto"],
+        *,
+        memory: int = 2,
+        r: float = 0.25,
+        delta: float = 1e-3,
+        slots: int | None = 1,
+        omega: tuple[float, float, float] = (5.0, 10.0, 0.9),
+        paper_mode: bool = False,
+        num_data: int | None = None,
+        prior: Prior | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+        chain: int = 0,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            num_data=num_data,
+            prior=prior,
+            preconditioner=AveragedLBFGS(memory, r, delta, slots, omega),
+            temperature=temperature,
+            seed=seed,
+            chain=chain,
+        )
+        self.paper_mode = paper_mode
+        self._averages: list[Tensor] = []  # the paper's G_k g_k and S_k z_k
+        if paper_mode and self.auto_lr:
+            raise ValueError('paper_mode normalises its steps, so lr="auto" has no meaning in it')
+
+    def freeze(self) -> None:
+        """Make C a constant; the printed algorithm never does."""
+        if not self.paper_mode:
+            super().freeze()
+
+    def _move(self, grads: list[Tensor]) -> None:
+        if not self.paper_mode:
+            super()._move(grads)
+            return
+        assert self.num_data is not None
+        self.prior.add_gradient_(grads, self.params, 1 / self.num_data)
+        self._masked(grads)
+        newest, rate = self.preconditioner.newest(), self.preconditioner.rate()
+        products = [
+            newest.apply(flatten(grads)),
+            newest.root(flatten(self._masked(self.stream.normal()))),
+        ]
+        if self._averages:
+            products = [
+                (1 - rate) * old + rate * new
+                for old, new in zip(self._averages, products, strict=True)
+            ]
+        self._averages = products
+        for product, size in zip(
+            products, (-self.lr, math.sqrt(2 * self.lr * self.temperature)), strict=True
+        ):
+            masked = flatten(self._masked(unflatten(product.clone(), self.params)))
+            unit = masked / dot(masked, masked).sqrt().clamp_min(torch.finfo(masked.dtype).tiny)
+            torch._foreach_add_(self.params, unflatten(unit, self.params), alpha=size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the chain's state, with the averaged products of ``paper_mode``."""
+        state = super().state_dict()
+        state["chain"]["averages"] = self._averages
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the chain that gave ``state_dict``, to the bit."""
+        super().load_state_dict(state_dict)
+        device = self.params[0].device
+        self._averages = [a.to(device) for a in state_dict["chain"]["averages"]]

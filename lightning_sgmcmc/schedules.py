@@ -1,0 +1,151 @@
+"""Step sizes along a chain (torch LR schedulers), and when a state is kept as a draw."""
+
+from __future__ import annotations
+
+import math
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+
+class ConstantStep(LambdaLR):
+    """lr_t = lr."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer, lambda step: 1.0)
+
+
+class BlockDecay(LambdaLR):
+    """lr_t = lr * factor^floor(t / every), as pSGLD's networks use (Li et al. 2016, section 5).
+
+    Args:
+        optimizer: The sampler.
+        every: Steps in a block.
+        factor: Multiplier from block to block, in (0, 1].
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(self, optimizer: Optimizer, every: int, factor: float = 0.5) -> None:
+        if every < 1 or not 0 < factor <= 1:
+            raise ValueError(f"need every >= 1 and factor in (0, 1], got {every} and {factor}")
+        super().__init__(optimizer, lambda step: factor ** (step // every))
+
+
+class PolynomialDecay(LambdaLR):
+    """lr_t = a (b + t)^-gamma with a = lr * b^gamma, so that lr is the first step size.
+
+    Welling and Teh (2011) need gamma in (1/2, 1] for an asymptotically exact chain; averages are
+    then weighted by the step sizes, as the posterior ensemble does.
+
+    Args:
+        optimizer: The sampler.
+        b: Steps after which the decay sets in, positive.
+        gamma: Power, not negative.
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(self, optimizer: Optimizer, b: float, gamma: float = 0.55) -> None:
+        if not b > 0 or gamma < 0:
+            raise ValueError(f"need b > 0 and gamma >= 0, got {b} and {gamma}")
+        super().__init__(optimizer, lambda step: (1 + step / b) ** -gamma)
+
+
+class CyclicalCosine(LambdaLR):
+    """lr_t = lr/2 (1 + cos(pi (t mod cycle) / cycle)) (Zhang et al. 2020, eq. 1), floored.
+
+    Args:
+        optimizer: The sampler.
+        cycle: Steps in a cycle.
+        floor: Smallest step size as a fraction of lr, in (0, 1]; a step of zero never moves.
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(self, optimizer: Optimizer, cycle: int, floor: float = 0.01) -> None:
+        if cycle < 1 or not 0 < floor <= 1:
+            raise ValueError(f"need cycle >= 1 and floor in (0, 1], got {cycle} and {floor}")
+        super().__init__(
+            optimizer,
+            lambda step: max(floor, 0.5 * (1 + math.cos(math.pi * (step % cycle) / cycle))),
+        )
+
+
+class WarmupCosine(LambdaLR):
+    """Linear warm-up, then a cosine down to ``final``: the step sizes of an optimizer's burn-in.
+
+    Args:
+        optimizer: The burn-in optimizer.
+        steps: Length of the burn-in.
+        warmup: Fraction of it that warms up, in [0, 1).
+        final: Last step size as a fraction of the largest, in [0, 1].
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, steps: int, warmup: float = 0.02, final: float = 0.003
+    ) -> None:
+        if steps < 1 or not 0 <= warmup < 1 or not 0 <= final <= 1:
+            raise ValueError(
+                "need steps >= 1, warmup in [0, 1) and final in [0, 1], got "
+                f"{steps}, {warmup} and {final}"
+            )
+        ramp = max(1, round(warmup * steps))
+
+        def factor(step: int) -> float:
+            if step < ramp:
+                return (step + 1) / ramp
+            progress = min(1.0, (step - ramp) / max(1, steps - ramp))
+            return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+        super().__init__(optimizer, factor)
+
+
+class DrawSchedule:
+    """Which states of a chain are draws: after burn-in, every ``thinning`` steps.
+
+    With ``cycle``, only states in the last ``sampling`` fraction of each cycle are kept, where a
+    cyclical step size is small (Zhang et al. 2020).
+
+    Args:
+        burn_in: Steps before the first state that can be a draw.
+        thinning: Steps between draws.
+        cycle: Length of a step-size cycle, None for none.
+        sampling: Fraction of a cycle that samples, in (0, 1].
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(
+        self, burn_in: int = 0, thinning: int = 1, cycle: int | None = None, sampling: float = 0.5
+    ) -> None:
+        if burn_in < 0:
+            raise ValueError(f"burn_in must not be negative, got {burn_in}")
+        if thinning < 1:
+            raise ValueError(f"thinning must be at least 1, got {thinning}")
+        if cycle is not None and cycle < 1:
+            raise ValueError(f"cycle must be at least 1, got {cycle}")
+        if not 0 < sampling <= 1:
+            raise ValueError(f"sampling must lie in (0, 1], got {sampling}")
+        self.burn_in, self.thinning = burn_in, thinning
+        self.cycle, self.sampling = cycle, sampling
+
+    def keeps(self, step: int) -> bool:
+        """Return whether the state after ``step`` steps is a draw."""
+        after = step - self.burn_in
+        if after <= 0 or after % self.thinning:
+            return False
+        if self.cycle is None:
+            return True
+        return (after - 1) % self.cycle >= self.cycle * (1 - self.sampling)
+
+    def count(self, max_steps: int) -> int:
+        """Return the number of draws in a run of ``max_steps`` steps."""
+        return sum(self.keeps(step) for step in range(self.burn_in + 1, max_steps + 1))

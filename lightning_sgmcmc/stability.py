@@ -1,0 +1,70 @@
+"""The largest step at which a chain is stable, from the curvature of its target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners import Preconditioner
+from lightning_sgmcmc.target import Batch, Target
+
+
+def largest_eigenvalue(
+    target: Target,
+    preconditioner: Preconditioner,
+    batches: Sequence[Batch],
+    iterations: int = 12,
+    masks: Sequence[Tensor] | None = None,
+) -> float:
+    """Return lambda_max(C^(1/2) H C^(1/2)), H the Hessian of U/N, by power iteration.
+
+    The iteration v <- C H v needs no root of C: with w = H v of the step before,
+    v' H v / v' w is the Rayleigh quotient in the inner product of C^-1. From a random start it
+    reaches the eigenvalue from below, to some percent in 12 iterations.
+
+    Args:
+        target: The potential.
+        preconditioner: The matrix C.
+        batches: Equally large minibatches that stand for the data.
+        iterations: Number of Hessian products.
+        masks: Zero where a weight is held at zero.
+
+    Returns:
+        The eigenvalue of largest magnitude, in units of 1/lr.
+
+    Raises:
+        ValueError: If it comes out not finite.
+    """
+    with torch.no_grad():
+        v = [z.clone() for z in NoiseStream(target.params, seed=0).normal()]
+        _mask(v, masks)
+        w_old = [x.clone() for x in v]
+        eigenvalue = torch.zeros(())
+        for _ in range(iterations):
+            norm = _dot(v, v).sqrt()
+            scale = 1 / float(norm)
+            torch._foreach_mul_(v, scale)
+            torch._foreach_mul_(w_old, scale)
+            w = target.curvature(v, batches)
+            _mask(w, masks)
+            eigenvalue = _dot(v, w) / _dot(v, w_old)
+            w_old = [x.clone() for x in w]
+            v = preconditioner.apply_(w)
+            _mask(v, masks)
+    value = abs(float(eigenvalue))
+    if not value > 0 or value == float("inf"):
+        raise ValueError(f"the curvature of the potential came out as {float(eigenvalue)}")
+    return value
+
+
+def _dot(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
+    pairs = zip(x, y, strict=True)
+    return torch.stack([(a * b).sum(dtype=torch.float64) for a, b in pairs]).sum()
+
+
+def _mask(vectors: list[Tensor], masks: Sequence[Tensor] | None) -> None:
+    if masks is not None:
+        torch._foreach_mul_(vectors, list(masks))

@@ -1,0 +1,129 @@
+"""The potential whose exponential is the posterior: value, gradients and curvature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.flat import unflatten
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.priors import FlatPrior, Prior
+
+Batch = Any
+
+
+class Target:
+    """U(theta) = N * mean NLL(theta) - log p(theta); the posterior is exp(-U / T).
+
+    Args:
+        nll: Maps a batch to the negative log-likelihood of each of its examples, [B], under the
+            current values of ``params``.
+        params: The weights theta.
+        num_data: N, the number of training examples.
+        prior: p(theta); None is a flat prior.
+        reduce: Averages a list of tensors over the ranks that share this chain, in place.
+    """
+
+    def __init__(
+        self,
+        nll: Callable[[Batch], Tensor],
+        params: Sequence[Tensor],
+        num_data: int,
+        prior: Prior | None = None,
+        reduce: Callable[[list[Tensor]], None] | None = None,
+    ) -> None:
+        self.nll, self.params, self.num_data = nll, list(params), num_data
+        self.prior = prior if prior is not None else FlatPrior()
+        self._reduce = reduce
+        self._batch: tuple[Batch] | None = None
+
+    def use(self, batch: Batch) -> None:
+        """Make ``batch`` the minibatch that curvature is asked for next."""
+        self._batch = (batch,)
+
+    @property
+    def batch(self) -> Batch:
+        """The current minibatch.
+
+        Raises:
+            RuntimeError: If :meth:`use` was never called.
+        """
+        if self._batch is None:
+            raise RuntimeError("the target has no minibatch yet: call target.use(batch) first")
+        return self._batch[0]
+
+    def mean_nll(self, batch: Batch) -> Tensor:
+        """Return the mean negative log-likelihood of a batch, a differentiable scalar."""
+        return self.nll(batch).mean()
+
+    def potential(self, batch: Batch) -> Tensor:
+        """Return U estimated from a batch (exact if the batch is the whole training set)."""
+        return self.num_data * self.mean_nll(batch) - self.prior.log_density(self.params)
+
+    def gradient(self, batch: Batch) -> list[Tensor]:
+        """Return the gradient of the mean NLL of a batch, without the prior's."""
+        with torch.enable_grad():
+            grads = list(torch.autograd.grad(self.mean_nll(batch), self.params))
+        return self._reduced(grads)
+
+    def curvature(
+        self, vectors: Sequence[Tensor], batches: Sequence[Batch], with_prior: bool = True
+    ) -> list[Tensor]:
+        """Return the Hessian of U / N, estimated from equally large batches, times a vector."""
+        total = [torch.zeros_like(v) for v in vectors]
+        for batch in batches:
+            with torch.enable_grad():
+                grads = torch.autograd.grad(self.mean_nll(batch), self.params, create_graph=True)
+                inner = torch.stack(
+                    [(g * v).sum() for g, v in zip(grads, vectors, strict=True)]
+                ).sum()
+                products = torch.autograd.grad(inner, self.params, materialize_grads=True)
+            torch._foreach_add_(total, list(products), alpha=1 / len(batches))
+        total = self._reduced(total)
+        if with_prior:
+            self._add_prior_curvature_(total, vectors)
+        return total
+
+    def _add_prior_curvature_(self, total: list[Tensor], vectors: Sequence[Tensor]) -> None:
+        with torch.enable_grad():
+            log_density = self.prior.log_density(self.params)
+            if not log_density.requires_grad:
+                return
+            grads = torch.autograd.grad(log_density, self.params, create_graph=True)
+            inner = torch.stack(
+                [(g * v).sum() for g, v in zip(grads, vectors, strict=True)]
+            ).sum()
+            products = torch.autograd.grad(inner, self.params, materialize_grads=True)
+        torch._foreach_add_(total, list(products), alpha=-1 / self.num_data)
+
+    def hessian_diagonal(self, probes: int, stream: NoiseStream) -> list[Tensor]:
+        """Return the diagonal of the Hessian of the mean NLL on the current minibatch.
+
+        Args:
+            probes: 0 for the exact diagonal by one product a weight; otherwise the number of
+                Rademacher probes v of Hutchinson's estimate, the mean of v * (H v).
+            stream: Where probes come from, so that replicas of a chain share them.
+        """
+        diagonal = [torch.zeros_like(p) for p in self.params]
+        if probes:
+            for _ in range(probes):
+                signs = [torch.where(z < 0, -1.0, 1.0).to(z.dtype) for z in stream.normal()]
+                product = self.curvature(signs, [self.batch], with_prior=False)
+                torch._foreach_addcmul_(diagonal, product, signs, value=1 / probes)
+            return diagonal
+        numel = sum(p.numel() for p in self.params)
+        flat = torch.zeros(numel, device=self.params[0].device, dtype=self.params[0].dtype)
+        unit = torch.zeros_like(flat)
+        for i in range(numel):
+            unit.zero_()[i] = 1.0
+            product = self.curvature(unflatten(unit, self.params), [self.batch], with_prior=False)
+            flat[i] = torch.cat([h.reshape(-1) for h in product])[i]
+        return unflatten(flat, self.params)
+
+    def _reduced(self, tensors: list[Tensor]) -> list[Tensor]:
+        if self._reduce is not None:
+            self._reduce(tensors)
+        return tensors
