@@ -1,0 +1,31 @@
+"""Darcy flow on rectangular grids: permeability fields, exact RT0/P0 solutions, data sets."""
+
+from .darcy import DarcySolution, DarcySolver
+from .dataset import Dataset, load
+from .errors import FileContentError, IncompatibleSourceError, PdeError
+from .fields import channelised_permeability
+from .generate import generate
+from .grid import Grid
+from .sources import random_source, three_spot_source, three_spot_strengths, three_spots
+from .spe10 import read_spe10, spe10_layer
+from .spec import SourceDataSpec
+
+__all__ = [
+    "DarcySolution",
+    "DarcySolver",
+    "Dataset",
+    "FileContentError",
+    "Grid",
+    "IncompatibleSourceError",
+    "PdeError",
+    "SourceDataSpec",
+    "channelised_permeability",
+    "generate",
+    "load",
+    "random_source",
+    "read_spe10",
+    "spe10_layer",
+    "three_spot_source",
+    "three_spot_strengths",
+    "three_spots",
+]

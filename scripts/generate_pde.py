@@ -1,0 +1,72 @@
+"""Make a data set of Darcy flows; `--help` says how."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pde import PdeError, SourceDataSpec, generate
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line: one subcommand for each kind of data set."""
+    main = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    kinds = main.add_subparsers(dest="kind", required=True)
+    source = kinds.add_parser(
+        "source",
+        help="one permeability, varying sources (Wang, Deng, Lin 2020, section 5.3.1)",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = source.add_argument
+    add("--out", type=Path, required=True, help="the .npz file to write")
+    add("--samples", type=int, default=1500, help="number of samples")
+    add("--grid", type=int, default=60, help="cells in each direction")
+    add("--source", choices=("three_spot", "random"), default="three_spot", help="kind of source")
+    add("--spread", choices=("variance", "sd"), default="variance", help="the 5 of N(10, 5)")
+    add("--field", choices=("channelised", "spe10"), default="channelised", help="permeability")
+    add("--field-seed", type=int, default=0, help="seed of the synthetic channelised field")
+    add("--spe10-file", help="spe_perm.dat, plain, .xz, or in the official zip")
+    add("--layer", type=int, default=36, help="SPE10 layer, 1 (top) to 85")
+    add("--component", choices=("kx", "ky", "kz"), default="kx", help="SPE10 component")
+    add("--origin", type=int, nargs=2, default=(0, 0), metavar=("X", "Y"), help="SPE10 crop")
+    add("--pressure", action="store_true", help="keep the pressures too")
+    add("--workers", type=int, default=1, help="worker processes, for random sources")
+    add("--seed", type=int, default=0, help="seed of the sources")
+    return main
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status is 2 on bad arguments, 130 on Ctrl-C."""
+    given = parser().parse_args(argv)
+    try:
+        spec = SourceDataSpec(
+            nx=given.grid,
+            ny=given.grid,
+            field=given.field,
+            field_seed=given.field_seed,
+            spe10_file=given.spe10_file,
+            layer=given.layer,
+            component=given.component,
+            origin=given.origin,
+            source=given.source,
+            spread=given.spread,
+            num_samples=given.samples,
+            seed=given.seed,
+            save_pressure=given.pressure,
+        )
+        print(generate(spec, given.out, workers=given.workers))
+    except (PdeError, OSError) as error:
+        print(f"generate_pde: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; run the same command again to continue", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
