@@ -77,6 +77,8 @@ class Sampler(torch.optim.Optimizer):
         if num_data is not None:
             self.num_data = num_data
         self.steps_taken = 0
+        #: Minibatch gradients used so far.
+        self.gradients = 0
         self.preconditioner.attach(self.params)
 
     @property
@@ -123,6 +125,19 @@ class Sampler(torch.optim.Optimizer):
     def freeze(self) -> None:
         """Make C a constant; call it where burn-in ends."""
         self.preconditioner.freeze()
+
+    def max_stable_lr(self, eigenvalue: float) -> float:
+        """Return the step size at which the chain becomes unstable on a quadratic.
+
+        Args:
+            eigenvalue: lambda_max(C^(1/2) H C^(1/2)), H the Hessian of U/N.
+        """
+        return 2 / eigenvalue
+
+    def set_lr(self, lr: float) -> None:
+        """Change the step size, also for a scheduler made after this call."""
+        group = self.param_groups[0]
+        group["lr"] = group["initial_lr"] = lr
 
     def draw_weight(self) -> float:
         """Return the weight of the current state in averages over draws: the step size."""
@@ -171,6 +186,7 @@ class Sampler(torch.optim.Optimizer):
             change = torch._foreach_sub(self._gradients(), old_grads)
             self.preconditioner.observe(list(moved), list(change), self.stream)
         self.steps_taken += 1
+        self.gradients += 2 if "second_gradient" in needs else 1
         return loss
 
     @abstractmethod
@@ -237,6 +253,7 @@ class Sampler(torch.optim.Optimizer):
         state = super().state_dict()
         state["chain"] = {
             "steps_taken": self.steps_taken,
+            "gradients": self.gradients,
             "noise": self.stream.state_dict(),
             "preconditioner": self.preconditioner.state_dict(),
             "masks": self.masks,
@@ -259,6 +276,7 @@ class Sampler(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         self.params = self.param_groups[0]["params"]
         self.steps_taken = chain["steps_taken"]
+        self.gradients = chain["gradients"]
         self._num_data = chain["num_data"]
         self.preconditioner.num_data = chain["num_data"] or 1
         self.stream.load_state_dict(chain["noise"])

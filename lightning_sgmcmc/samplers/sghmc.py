@@ -79,6 +79,10 @@ class SGHMC(Sampler):
         assert self.num_data is not None
         return 2 * self.lr / ((1 + self.momentum) * self.num_data)
 
+    def max_stable_lr(self, eigenvalue: float) -> float:
+        """Return 2 (1 + mu) / eigenvalue, where eta lambda_max(C^(1/2) (grad^2 U) C^(1/2)) = 4."""
+        return 2 * (1 + self.momentum) / eigenvalue
+
     def draw_weight(self) -> float:
         """Return the time step, which is proportional to the square root of lr."""
         return math.sqrt(self.eta)

@@ -1,0 +1,17 @@
+"""What a run may add to a chain."""
+
+from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
+from lightning_sgmcmc.callbacks.draws import KeepDraws
+from lightning_sgmcmc.callbacks.guard import ChainDivergedError, ChainGuard, ReplicasDifferError
+from lightning_sgmcmc.callbacks.progress import ChainProgress
+from lightning_sgmcmc.callbacks.pruning import GradualPruning
+
+__all__ = [
+    "ChainCheckpoint",
+    "ChainDivergedError",
+    "ChainGuard",
+    "ChainProgress",
+    "GradualPruning",
+    "KeepDraws",
+    "ReplicasDifferError",
+]

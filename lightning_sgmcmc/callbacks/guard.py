@@ -1,0 +1,81 @@
+"""Stop a chain that diverges, and replicas that drift apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning as L
+import torch
+
+from lightning_sgmcmc.module import SGMCMCModule
+
+
+class ChainDivergedError(RuntimeError):
+    """The loss or a weight of a chain is no longer finite, or has left all bounds."""
+
+
+class ReplicasDifferError(RuntimeError):
+    """Replicas of one chain no longer hold the same weights."""
+
+
+class ChainGuard(L.Callback):
+    """Check the loss at every step, and the replicas of a chain now and then.
+
+    A chain has diverged when its minibatch loss is not finite, or exceeds the first one, L0, by
+    more than ``bound * max(1, |L0|)``. Draws that were kept stay.
+
+    Args:
+        bound: Largest rise of the mean loss, relative to the first.
+        replicas_every: Steps between comparisons of the weights across processes.
+    """
+
+    def __init__(self, bound: float = 1e3, replicas_every: int = 100) -> None:
+        self.bound, self.replicas_every = bound, replicas_every
+        self._first: float | None = None
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        """Check the step that was just taken.
+
+        Raises:
+            ChainDivergedError: If the chain has diverged.
+            ReplicasDifferError: If replicas of the chain differ.
+        """
+        assert isinstance(pl_module, SGMCMCModule)
+        loss = float(pl_module.last_loss)
+        if self._first is None and math.isfinite(loss):
+            self._first = loss
+        first = self._first if self._first is not None else 0.0
+        if not math.isfinite(loss) or loss > first + self.bound * max(1.0, abs(first)):
+            raise ChainDivergedError(
+                f"the chain diverged at step {trainer.global_step} (mean NLL {loss:.3g}) with step "
+                f"size {pl_module.current_lr:.3g}: lower lr (or use lr: auto with a smaller "
+                "step_fraction). Draws kept before are whole; the last checkpoint is in "
+                "checkpoints/"
+            )
+        if trainer.world_size > 1 and trainer.global_step % self.replicas_every == 0:
+            self._compare_replicas(trainer, pl_module)
+
+    def _compare_replicas(self, trainer: L.Trainer, module: SGMCMCModule) -> None:
+        sums = [
+            torch.hash_tensor(p.detach()) if hasattr(torch, "hash_tensor") else p.detach().sum()
+            for p in module.sampler.params
+        ]
+        local = torch.stack([s.to(torch.float64) for s in sums])
+        gathered = trainer.strategy.all_gather(local)
+        if not bool((gathered == gathered[0]).all()):
+            raise ReplicasDifferError(
+                f"the replicas of the chain hold different weights after step "
+                f"{trainer.global_step}: something drew from a global generator or skipped a "
+                "gradient reduction; draws since the last comparison are not to be trusted"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the first loss."""
+        return {"first": self._first}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the first loss."""
+        self._first = state_dict["first"]

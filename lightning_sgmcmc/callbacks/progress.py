@@ -1,0 +1,110 @@
+"""Progress of a chain over its whole length."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import ProgressBar
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lightning_sgmcmc.callbacks.draws import KeepDraws
+from lightning_sgmcmc.module import SGMCMCModule
+
+
+class ChainProgress(ProgressBar):
+    """One bar for a run: phase, loss, step size, draws kept and the time left.
+
+    Where the output is not a terminal, the same numbers are printed as a line every tenth of the
+    run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._started = (0.0, 0)
+        self._shown = 0.0
+
+    def disable(self) -> None:
+        """Show nothing, as on all ranks but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Show progress."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the bar where the run stands."""
+        super().on_train_start(trainer, pl_module)
+        self._started = (time.monotonic(), trainer.global_step)
+        if not self._enabled or not sys.stderr.isatty():
+            return
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        total = trainer.max_steps if trainer.max_steps > 0 else None
+        self._task = self._bar.add_task(
+            "burn-in", total=total, completed=trainer.global_step, numbers=""
+        )
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        """Advance the bar, a few times a second, or print a line every tenth of the run."""
+        if not self._enabled:
+            return
+        assert isinstance(pl_module, SGMCMCModule)
+        now, step, last = time.monotonic(), trainer.global_step, trainer.max_steps
+        if self._bar is not None:
+            if now - self._shown > 0.2 or step == last:
+                self._shown = now
+                self._bar.update(
+                    self._task,
+                    completed=step,
+                    description=_phase(pl_module),
+                    numbers=_numbers(trainer, pl_module),
+                )
+        elif last > 0 and (step * 10 // last) > ((step - 1) * 10 // last):
+            elapsed, first = now - self._started[0], self._started[1]
+            left = elapsed / max(1, step - first) * (last - step)
+            print(
+                f"{_phase(pl_module)} {step}/{last}  {_numbers(trainer, pl_module)}  "
+                f"{left / 60:.1f} min left",
+                flush=True,
+            )
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the bar."""
+        self._stop()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop the bar."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _phase(module: SGMCMCModule) -> str:
+    if not module.sampling_now:
+        return "burn-in (optimizer)"
+    return "burn-in" if module.global_step < module.draw_schedule.burn_in else "sampling"
+
+
+def _numbers(trainer: L.Trainer, module: SGMCMCModule) -> str:
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    kept = next((c.num_draws for c in callbacks if isinstance(c, KeepDraws)), 0)
+    return f"nll {float(module.last_loss):.4g}  lr {module.current_lr:.2e}  draws {kept}"

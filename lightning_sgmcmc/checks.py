@@ -1,0 +1,131 @@
+"""What a run refuses or announces before it starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch import callbacks as lightning_callbacks
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+
+from lightning_sgmcmc.batches import BatchStream
+from lightning_sgmcmc.priors import Prior
+from lightning_sgmcmc.samplers import Sampler
+from lightning_sgmcmc.schedules import DrawSchedule
+
+_OVERWRITING = tuple(
+    getattr(lightning_callbacks, name)
+    for name in ("StochasticWeightAveraging", "WeightAveraging", "EMAWeightAveraging")
+    if hasattr(lightning_callbacks, name)
+)
+
+
+def refuse_biasing_trainer(trainer: L.Trainer) -> None:
+    """Raise ValueError for Trainer settings under which the draws are not of the target."""
+    if str(trainer.precision) == "16-mixed":
+        raise ValueError(
+            'precision "16-mixed" skips steps when a gradient overflows, which biases a chain: '
+            'use "32-true" or "bf16-mixed"'
+        )
+    if trainer.gradient_clip_val is not None:
+        raise ValueError(
+            "gradient_clip_val changes the drift and so the target of a chain: remove it, and "
+            "lower lr if the chain diverges"
+        )
+    if trainer.accumulate_grad_batches != 1:
+        raise ValueError("accumulate_grad_batches does not apply to a chain: raise batch_size")
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, _OVERWRITING):
+            raise ValueError(
+                f"{type(callback).__name__} overwrites the weights of a chain: remove it, the "
+                "posterior ensemble averages already"
+            )
+
+
+def check_length(max_steps: int, schedule: DrawSchedule) -> None:
+    """Raise ValueError if no draw would be kept within ``max_steps`` (-1: unknown)."""
+    if max_steps == -1:
+        return
+    if schedule.burn_in >= max_steps:
+        raise ValueError(
+            f"burn_in = {schedule.burn_in} is not shorter than the run of max_steps = {max_steps}: "
+            "raise trainer.max_steps or lower burn_in"
+        )
+    if schedule.count(max_steps) == 0:
+        raise ValueError(
+            f"no draw is due in {max_steps} steps with burn_in = {schedule.burn_in} and thinning = "
+            f"{schedule.thinning}: raise trainer.max_steps or lower one of them"
+        )
+
+
+def check_freezing(sampler: Sampler, schedule: DrawSchedule, freeze: bool) -> None:
+    """Raise ValueError if an adaptive C would freeze before it has seen a gradient."""
+    if freeze and sampler.preconditioner.adaptive and schedule.burn_in == 0:
+        raise ValueError(
+            f"{sampler.preconditioner!r} freezes at the end of burn-in, but burn_in is 0: give it "
+            "some steps to adapt in, or set freeze_preconditioner to false"
+        )
+
+
+def training_set_size(loader: Any) -> int:
+    """Return the number of training examples behind a loader.
+
+    Raises:
+        ValueError: If the loader does not tell.
+    """
+    if isinstance(loader, BatchStream):
+        return loader.num_data
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError):
+        raise ValueError(
+            "the number of training examples cannot be read from the train dataloader: give "
+            "num_data to the module"
+        ) from None
+
+
+def plain_loader(loader: Any) -> Any:
+    """Return a loader of the same data in its own order, on every rank alike."""
+    if not isinstance(loader, DataLoader):
+        return loader
+    return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
+
+
+def prior_precision(sampler: Sampler) -> float:
+    """Return the curvature of -log p at a weight, 0 for priors that have no single one."""
+    prior: Prior = sampler.prior
+    variance = getattr(prior, "variance", None)
+    return 1 / variance if isinstance(variance, float) else 0.0
+
+
+def schedule_factor(scheduler: Any) -> float:
+    """Return the current step size of a scheduler relative to its first."""
+    if isinstance(scheduler, LambdaLR):
+        return float(scheduler.lr_lambdas[0](scheduler.last_epoch))
+    return 1.0
+
+
+def target_notes(sampler: Sampler, freeze: bool) -> list[str]:
+    """Return, in words, where a chain's law is not the posterior at temperature 1."""
+    notes = []
+    if sampler.temperature != 1:
+        notes.append(
+            f"temperature is {sampler.temperature:g}: the draws are of the posterior to the power "
+            f"{'infinity' if sampler.temperature == 0 else format(1 / sampler.temperature, 'g')}, "
+            "not of the posterior"
+        )
+    if not sampler.prior.proper:
+        notes.append("the prior is flat: the posterior may be improper in some directions")
+    if sampler.preconditioner.adaptive and not freeze:
+        notes.append("draws are kept while the preconditioner adapts, which changes the target")
+    if getattr(sampler, "paper_mode", False):
+        notes.append("paper_mode normalises drift and noise: the draws are not of the posterior")
+    return notes
+
+
+def parameters_finite(sampler: Sampler) -> bool:
+    """Return whether every sampled weight is finite."""
+    return bool(torch.stack([torch.isfinite(p).all() for p in sampler.params]).all())

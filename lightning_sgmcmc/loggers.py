@@ -1,0 +1,134 @@
+"""The loggers of a run: a CSV that survives resuming, and W&B that never asks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import netrc
+import os
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
+
+from lightning_sgmcmc.posterior.draws import write_beside
+
+
+class CSVLog(Logger):
+    """``metrics.csv`` in the run's folder, one row a step, one column a name.
+
+    The file is rewritten beside and renamed, at most every few seconds. A run that continues
+    drops the rows after the step that it continues from.
+
+    Args:
+        folder: The run's folder.
+        every: Seconds between writes.
+    """
+
+    def __init__(self, folder: str | Path, every: float = 5.0) -> None:
+        super().__init__()
+        self.folder, self.every = Path(folder), every
+        self._rows: dict[int, dict[str, str]] = {}
+        self._written = time.monotonic()
+        self._continues = False
+        if self.path.is_file():
+            with self.path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            self._rows = {int(r["step"]): {k: v for k, v in r.items() if v} for r in rows}
+            self._continues = True
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / "metrics.csv"
+
+    @property
+    def name(self) -> str:
+        """The name of the logger."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """The run's name."""
+        return self.folder.name
+
+    @property
+    def log_dir(self) -> str:
+        """The run's folder."""
+        return str(self.folder)
+
+    @property
+    def save_dir(self) -> str:
+        """The run's folder."""
+        return str(self.folder)
+
+    @rank_zero_only
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Keep nothing: ``config.yaml`` holds the whole configuration."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Add values to the row of a step."""
+        step = 0 if step is None else step
+        if self._continues:
+            self._rows = {k: row for k, row in self._rows.items() if k < step}
+            self._continues = False
+        row = self._rows.setdefault(step, {"step": str(step)})
+        row |= {name: repr(float(value)) for name, value in metrics.items() if name != "epoch"}
+        if time.monotonic() - self._written > self.every:
+            self.save()
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write the file."""
+        if not self._rows:
+            return
+        names = sorted({name for row in self._rows.values() for name in row} - {"step"})
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["step", *names], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows[step] for step in sorted(self._rows))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_beside(self.path, text.getvalue())
+        self._written = time.monotonic()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Write what is left."""
+        self.save()
+
+
+def wandb_has_key() -> bool:
+    """Return whether W&B can log in without asking."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc().authenticators("api.wandb.ai") is not None
+    except (FileNotFoundError, netrc.NetrcParseError, OSError):
+        return False
+
+
+def wandb_logger(folder: Path, name: str, project: str = "lightning-sgmcmc") -> WandbLogger:
+    """Return a W&B logger that writes into the run's folder, offline when there is no key.
+
+    The environment variable ``WANDB_MODE`` wins if it is set.
+
+    Args:
+        folder: The run's folder.
+        name: The run's display name.
+        project: The W&B project.
+    """
+    offline = "WANDB_MODE" not in os.environ and not wandb_has_key()
+    os.environ.setdefault("WANDB_SILENT", "true")
+    if offline:
+        rank_zero_info(
+            "W&B: no API key, logging offline; send the run later with "
+            f"`wandb sync {folder / 'wandb'}/offline-run-*`"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return WandbLogger(name=name, save_dir=str(folder), project=project, offline=offline)

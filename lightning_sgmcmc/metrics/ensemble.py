@@ -1,0 +1,92 @@
+"""The posterior-ensemble metric: predictions averaged over draws, as they come."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+
+class Prediction(NamedTuple):
+    """What an ensemble predicts for N examples.
+
+    Attributes:
+        mean: Weighted mean over draws, [N, ...].
+        std: Standard deviation over draws, [N, ...]; 0 for a single network.
+        nll: Negative log of the weighted mean predictive density of each example, [N].
+    """
+
+    mean: Tensor
+    std: Tensor
+    nll: Tensor
+
+
+def _log_sum(stacked: Tensor) -> Tensor:
+    return torch.logsumexp(stacked, dim=0)
+
+
+class PosteriorEnsemble(Metric):
+    """Streaming weighted averages over draws of predictions f and of likelihoods.
+
+    mean = sum_k w_k f_k / sum_k w_k,   var = sum_k w_k f_k^2 / sum_k w_k - mean^2,
+    nll = -log(sum_k w_k p_k / sum_k w_k), for each example, in float64. Weights are the step
+    sizes where these decay (Li et al. 2016, before Theorem 1). States are keyed by example and
+    reduced over processes by sums, so that one data-parallel chain, whose processes share the
+    examples, and independent chains, which share none of the draws, both give the average over
+    everything; an example that is seen twice for a draw counts in sum and weight alike.
+
+    Args:
+        num_examples: N.
+        event_shape: Shape of one example's prediction.
+    """
+
+    full_state_update = False
+    weight: Tensor
+    total: Tensor
+    squares: Tensor
+    log_likelihood: Tensor
+
+    def __init__(self, num_examples: int, event_shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        zeros = torch.zeros(num_examples, *event_shape, dtype=torch.float64)
+        flat = torch.zeros(num_examples, dtype=torch.float64)
+        self.add_state("weight", flat, dist_reduce_fx="sum")
+        self.add_state("total", zeros, dist_reduce_fx="sum")
+        self.add_state("squares", zeros.clone(), dist_reduce_fx="sum")
+        self.add_state("log_likelihood", flat - torch.inf, dist_reduce_fx=_log_sum)
+
+    def update(self, predictions: Tensor, nll: Tensor, index: Tensor, weight: float = 1.0) -> None:
+        """Add one draw's predictions for some examples.
+
+        Args:
+            predictions: f for each example, [B, ...].
+            nll: Negative log-likelihood of each example, [B].
+            index: Which examples these are, [B], each at most once.
+            weight: Weight of the draw, positive.
+
+        Raises:
+            ValueError: If the weight is not positive.
+        """
+        if not weight > 0:
+            raise ValueError(f"a draw's weight must be positive, got {weight}")
+        f = predictions.detach().to(torch.float64)
+        self.weight[index] += weight
+        self.total[index] += weight * f
+        self.squares[index] += weight * f * f
+        term = torch.log(torch.as_tensor(weight, dtype=torch.float64)) - nll.detach().double()
+        self.log_likelihood[index] = torch.logaddexp(self.log_likelihood[index], term)
+
+    def compute(self) -> Prediction:
+        """Return the ensemble's prediction.
+
+        Raises:
+            RuntimeError: If an example has no draw yet.
+        """
+        if not bool((self.weight > 0).all()):
+            raise RuntimeError("the ensemble has no draw for some examples yet")
+        weight = self.weight.reshape(-1, *[1] * (self.total.dim() - 1))
+        mean = self.total / weight
+        variance = (self.squares / weight - mean**2).clamp_min(0)
+        return Prediction(mean, variance.sqrt(), self.weight.log() - self.log_likelihood)

@@ -1,0 +1,1 @@
+"""Tasks: modules that subclass ``SGMCMCModule``, their networks, data and experiments."""

@@ -1,0 +1,1 @@
+"""One protocol a published table."""
