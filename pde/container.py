@@ -86,7 +86,7 @@ def _write_member(member: Any, array: Array | Pieces) -> None:
         if piece.shape[1:] != array.shape[1:]:
             raise ValueError(f"a piece of shape {piece.shape} for an array of shape {array.shape}")
         rows += piece.shape[0]
-        member.write(memoryview(np.ascontiguousarray(piece, dtype="<f8")).cast("B"))
+        member.write(np.ascontiguousarray(piece, dtype="<f8").data.cast("B"))
     if rows != array.shape[0]:
         raise ValueError(f"{rows} rows for an array of shape {array.shape}")
 

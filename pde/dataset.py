@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .container import read_npz
 from .errors import FileContentError
 from .grid import Array, Grid
@@ -55,7 +57,7 @@ class Dataset:
             samples: Index, slice or array of indices; all by default.
         """
         if self.random_source is not None:
-            return self.random_source[samples]
+            return np.asarray(self.random_source[samples])
         assert self.strengths is not None
         return three_spot_source(self.grid, self.strengths[samples])
 

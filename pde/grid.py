@@ -124,8 +124,8 @@ class Grid:
         if side not in SIDES:
             raise PdeError(f"unknown side {side!r}, expected one of {', '.join(SIDES)}")
         edges = self.cell_edges().reshape(self.ny, self.nx, 4)
-        cells = {"left": np.s_[:, 0], "right": np.s_[:, -1], "bottom": np.s_[0], "top": np.s_[-1]}
-        return edges[cells[side]][..., SIDES.index(side)]
+        cells = {"left": edges[:, 0], "right": edges[:, -1], "bottom": edges[0], "top": edges[-1]}
+        return np.array(cells[side][:, SIDES.index(side)])
 
     def split(self, velocity: Any) -> tuple[Array, Array]:
         """Views of the vertical `[..., ny, nx + 1]` and horizontal `[..., ny + 1, nx]` edges.

@@ -75,7 +75,7 @@ def divergence_matrix(grid: Grid) -> sparse.csr_array:
 
 
 def boundary_data(grid: Grid, pressure: Mapping[str, Any]) -> tuple[Array, IntArray]:
-    """The work of the boundary pressures, and the edges through which nothing flows.
+    """The boundary pressures, and the edges through which nothing flows.
 
     Args:
         grid: The grid.
@@ -83,15 +83,14 @@ def boundary_data(grid: Grid, pressure: Mapping[str, Any]) -> tuple[Array, IntAr
             the edge). Sides not named are closed.
 
     Returns:
-        `D` `[num_edges]`, the outward normal's sign times length times pressure on open edges and
-        zero elsewhere, and the indices of the closed edges.
+        The pressure times the outward normal's sign, `[num_edges]`, zero but on open edges (times
+        the edges' lengths it is `D`), and the indices of the closed edges.
 
     Raises:
         PdeError: An unknown side, a shape that does not fit it, or a value that is not finite.
     """
-    load = np.zeros(grid.num_edges)
+    signed = np.zeros(grid.num_edges)
     closed = {side: grid.boundary_edges(side) for side in SIDES}
-    lengths = grid.edge_lengths()
     for side, given in pressure.items():
         edges = grid.boundary_edges(side)
         values = np.asarray(given, dtype=np.float64)
@@ -102,9 +101,9 @@ def boundary_data(grid: Grid, pressure: Mapping[str, Any]) -> tuple[Array, IntAr
             )
         if not np.isfinite(values).all():
             raise PdeError(f"pressure on side {side!r} is not finite; give finite values")
-        load[edges] = OUTWARD[SIDES.index(side)] * lengths[edges] * values
+        signed[edges] = OUTWARD[SIDES.index(side)] * values
         del closed[side]
-    return load, np.concatenate([*closed.values(), np.empty(0, dtype=np.intp)])
+    return signed, np.concatenate([*closed.values(), np.empty(0, dtype=np.intp)])
 
 
 def saddle_point_matrix(grid: Grid, permeability: Array) -> sparse.csr_array:
@@ -113,5 +112,6 @@ def saddle_point_matrix(grid: Grid, permeability: Array) -> sparse.csr_array:
     A problem is had by striking the rows and columns of its closed edges.
     """
     B = divergence_matrix(grid)
-    blocks = [[mass_matrix(grid, permeability), -B.T], [-B, None]]
-    return sparse.csr_array(sparse.block_array(blocks, format="csr"))
+    zero = sparse.csr_array((grid.num_cells, grid.num_cells))
+    upper = sparse.hstack([mass_matrix(grid, permeability), -sparse.csr_array(B.T)])
+    return sparse.csr_array(sparse.vstack([upper, sparse.hstack([-B, zero])]))

@@ -65,7 +65,8 @@ def three_spot_source(grid: Grid, strengths: Any) -> Array:
     if pairs.ndim == 0 or pairs.shape[-1] != 2 or not np.isfinite(pairs).all():
         raise PdeError(f"strengths of shape {pairs.shape}, expected finite pairs (..., 2)")
     patterns = three_spots(grid)
-    return pairs[..., 0, None, None] * patterns[0] + pairs[..., 1, None, None] * patterns[1]
+    f1, f2 = pairs[..., 0, None, None], pairs[..., 1, None, None]
+    return np.asarray(f1 * patterns[0] + f2 * patterns[1])
 
 
 def three_spot_strengths(seed: int, num_samples: int, spread: str = "variance") -> Array:

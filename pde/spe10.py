@@ -80,7 +80,7 @@ def spe10_layer(
     wx, wy = window or (grid.nx, grid.ny)
     columns = origin[0] + (2 * np.arange(grid.nx) + 1) * wx // (2 * grid.nx)
     rows = origin[1] + (2 * np.arange(grid.ny) + 1) * wy // (2 * grid.ny)
-    return values[np.ix_(rows, columns)]
+    return np.ascontiguousarray(values[np.ix_(rows, columns)])
 
 
 def check_window(

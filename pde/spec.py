@@ -105,7 +105,7 @@ class SourceDataSpec:
     def parameters(self) -> dict[str, Any]:
         """The values that shape this data set, ready for JSON; those that do not are left out."""
         values = dataclasses.asdict(self)
-        unused = ("field_seed",) if self.field == "spe10" else _SPE10_ONLY
+        unused: tuple[str, ...] = ("field_seed",) if self.field == "spe10" else _SPE10_ONLY
         unused += ("spread",) if self.source == "random" else ()
         for name in unused:
             del values[name]
