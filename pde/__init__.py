@@ -4,7 +4,7 @@ from .darcy import DarcySolution, DarcySolver
 from .dataset import Dataset, load
 from .errors import FileContentError, IncompatibleSourceError, PdeError
 from .fields import channelised_permeability
-from .generate import generate
+from .generation import generate
 from .grid import Grid
 from .sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .spe10 import read_spe10, spe10_layer

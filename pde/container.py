@@ -64,7 +64,7 @@ def read_npz(path: Path, only_metadata: bool = False) -> tuple[dict[str, Any], d
     """
     arrays: dict[str, Array] = {}
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             metadata = json.loads(str(stored[METADATA][()]))
             for name in stored.files:
                 if name != METADATA and not only_metadata:

@@ -22,6 +22,7 @@ from scipy.sparse.linalg import SuperLU, splu
 
 from .errors import PdeError
 from .grid import Array, Grid, IntArray
+from .ordering import nested_dissection
 from .rt0 import OUTWARD
 
 
@@ -77,7 +78,7 @@ class HybridSystem:
         free[open_edges] = False
         if open_edges.size == 0:
             free[edges[np.argmax(permeability), 0]] = False
-        self.free = np.flatnonzero(free)
+        self.free = nested_dissection(grid, np.flatnonzero(free))
         self._resistance = 1 / (kappa * w.sum())
         # `spread` and `split` carry F and the edge loads to cell faces, `gather` the multipliers.
         self._rhs_source = sparse.csr_array(gather.T @ spread)[self.free]
@@ -95,7 +96,7 @@ class HybridSystem:
         try:
             return splu(
                 matrix,
-                permc_spec="MMD_AT_PLUS_A",
+                permc_spec="NATURAL",
                 diag_pivot_thresh=0.0,
                 options={"SymmetricMode": True},
             )
