@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import lightning as L
@@ -22,27 +23,38 @@ _OVERWRITING = tuple(
 )
 
 
-def refuse_biasing_trainer(trainer: L.Trainer) -> None:
+def refuse_biasing_settings(
+    precision: Any, gradient_clip_val: Any, accumulate_grad_batches: int, callbacks: Iterable[Any]
+) -> None:
     """Raise ValueError for Trainer settings under which the draws are not of the target."""
-    if str(trainer.precision) == "16-mixed":
+    if str(precision) in ("16-mixed", "16"):
         raise ValueError(
             'precision "16-mixed" skips steps when a gradient overflows, which biases a chain: '
             'use "32-true" or "bf16-mixed"'
         )
-    if trainer.gradient_clip_val is not None:
+    if gradient_clip_val:
         raise ValueError(
             "gradient_clip_val changes the drift and so the target of a chain: remove it, and "
             "lower lr if the chain diverges"
         )
-    if trainer.accumulate_grad_batches != 1:
+    if accumulate_grad_batches != 1:
         raise ValueError("accumulate_grad_batches does not apply to a chain: raise batch_size")
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
         if isinstance(callback, _OVERWRITING):
             raise ValueError(
                 f"{type(callback).__name__} overwrites the weights of a chain: remove it, the "
                 "posterior ensemble averages already"
             )
+
+
+def refuse_biasing_trainer(trainer: L.Trainer) -> None:
+    """Raise ValueError for a Trainer under which the draws are not of the target."""
+    refuse_biasing_settings(
+        trainer.precision,
+        trainer.gradient_clip_val,
+        trainer.accumulate_grad_batches,
+        trainer.callbacks,  # type: ignore[attr-defined]
+    )
 
 
 def check_length(max_steps: int, schedule: DrawSchedule) -> None:

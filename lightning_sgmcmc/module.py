@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
@@ -22,6 +22,11 @@ from lightning_sgmcmc.samplers import Sampler
 from lightning_sgmcmc.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.stability import largest_eigenvalue
 from lightning_sgmcmc.target import Batch, Target
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lightning_sgmcmc.callbacks import KeepDraws
 
 
 class SGMCMCModule(L.LightningModule):
@@ -88,6 +93,13 @@ class SGMCMCModule(L.LightningModule):
             raise ValueError(f"curvature_batches must be at least 1, got {curvature_batches}")
         if draw_budget < 0:
             raise ValueError(f"draw_budget must not be negative, got {draw_budget}")
+        # Built once on a stand-in, so that a wrong argument is an error here, not mid-run.
+        probe = sampler([nn.Parameter(torch.zeros(1))])
+        if not isinstance(probe, Sampler):
+            raise TypeError(
+                f"sampler must build a lightning_sgmcmc Sampler, got {type(probe).__name__}"
+            )
+        schedule(probe)
         self._make_sampler, self._num_data, self._make_schedule = sampler, num_data, schedule
         self.burn_in_optimizer = burn_in_optimizer
         self.freeze_preconditioner = freeze_preconditioner
@@ -135,6 +147,15 @@ class SGMCMCModule(L.LightningModule):
         """Return the published numbers that this run stands beside, None if there are none."""
         return None
 
+    def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
+        """Return the rows, name and value, of the table that a run prints last."""
+        ensemble = results["metrics"].get("ensemble", {})
+        return [(name, f"{value:.4g}") for name, value in ensemble.items()]
+
+    def figures(self, keep: KeepDraws) -> dict[str, Figure]:
+        """Return the task's own figures by name."""
+        return {}
+
     # The chain.
 
     @property
@@ -165,8 +186,6 @@ class SGMCMCModule(L.LightningModule):
         """Build the sampler with its schedule and, if there is one, the burn-in optimizer."""
         params = [p for p in self.parameters() if p.requires_grad]
         sampler = self._make_sampler(params)
-        if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler must build a lightning_sgmcmc Sampler, got {type(sampler)}")
         optimizers: list[Optimizer] = [sampler]
         schedulers: list[LRScheduler] = [self._make_schedule(sampler)]
         if self.burn_in_optimizer is not None:
@@ -321,6 +340,23 @@ class SGMCMCModule(L.LightningModule):
         """Send values to every logger, at the number of steps taken."""
         for logger in self.trainer.loggers:
             logger.log_metrics(values, step=self.global_step)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Name the task in the checkpoint."""
+        checkpoint["sgmcmc_task"] = type(self).__name__
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another task.
+
+        Raises:
+            ValueError: If the checkpoint names another one.
+        """
+        task = checkpoint.get("sgmcmc_task", "no SGMCMCModule")
+        if task != type(self).__name__:
+            raise ValueError(
+                f"the checkpoint is of {task}, not of {type(self).__name__}: continue a run with "
+                "the task that started it"
+            )
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the mean NLL of the current weights."""

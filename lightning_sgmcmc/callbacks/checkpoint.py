@@ -41,7 +41,7 @@ class ChainCheckpoint(Checkpoint):
     def _save(self, trainer: L.Trainer) -> None:
         path: Path = run_folder(trainer) / "checkpoints" / "last.ckpt"
         temporary = path.with_name(".last.ckpt.tmp")
-        trainer.save_checkpoint(temporary)
+        trainer.save_checkpoint(temporary, weights_only=False)
         if trainer.is_global_zero:
             os.replace(temporary, path)
         trainer.strategy.barrier("ChainCheckpoint")

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc import checks
@@ -18,6 +20,8 @@ from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.held_out import HeldOut
+
+Array = NDArray[np.float64]
 
 
 class KeepDraws(L.Callback):
@@ -151,6 +155,20 @@ class KeepDraws(L.Callback):
             finally:
                 for p, old in zip(params, current, strict=True):
                     p.copy_(old)
+
+    def weight_traces(self, module: SGMCMCModule, count: int = 3) -> dict[str, Array]:
+        """Return standardised traces over the stored draws of a few weights, spread evenly."""
+        if self._store is None or len(self._store.draws) < 2:
+            return {}
+        names = [name for name, p in module.named_parameters() if p.requires_grad]
+        chosen = [names[i] for i in np.linspace(0, len(names) - 1, count).astype(int)]
+        rows = []
+        for draw in self._store.draws:
+            tensors = self._store.load(draw)
+            rows.append([float(tensors[name].reshape(-1)[0]) for name in chosen])
+        values = np.array(rows)
+        values = (values - values.mean(0)) / np.maximum(values.std(0), np.finfo(float).tiny)
+        return {f"{name}[0]": values[:, i] for i, name in enumerate(chosen)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the index, the ensembles (joined over processes) and the mean of the weights."""

@@ -51,14 +51,19 @@ class GradualPruning(L.Callback):
         self.scope = scope
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuse pruning that would go on after burn-in."""
+        if stage == "fit":
+            assert isinstance(pl_module, SGMCMCModule)
+            self.check(pl_module)
+
+    def check(self, module: SGMCMCModule) -> None:
         """Refuse pruning that would go on after burn-in.
 
         Raises:
             ValueError: If ``stop`` lies after the end of burn-in.
         """
-        assert isinstance(pl_module, SGMCMCModule)
-        burn_in = pl_module.draw_schedule.burn_in
-        if stage == "fit" and self.stop > burn_in:
+        burn_in = module.draw_schedule.burn_in
+        if self.stop > burn_in:
             raise ValueError(
                 f"pruning must end before draws are kept: stop = {self.stop} lies after burn_in = "
                 f"{burn_in}"

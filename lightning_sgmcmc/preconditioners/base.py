@@ -33,9 +33,9 @@ class Preconditioner(ABC):
     def __init__(self) -> None:
         self.frozen = not self.adaptive
 
-    @abstractmethod
     def attach(self, params: Sequence[Tensor]) -> None:
-        """Allocate the state for these parameters."""
+        """Allocate the state for these parameters, forgetting any other."""
+        self.frozen = not self.adaptive
 
     def update(self, grads: Sequence[Tensor]) -> None:  # noqa: B027
         """Take in the mean likelihood gradient at the current weights."""

@@ -14,9 +14,6 @@ from lightning_sgmcmc.preconditioners.base import Preconditioner
 class Identity(Preconditioner):
     """C = I, the Euclidean metric of plain SGLD (Welling and Teh 2011)."""
 
-    def attach(self, params: Sequence[Tensor]) -> None:
-        """Need nothing."""
-
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Return ``vectors``."""
         return vectors

@@ -92,7 +92,8 @@ class AveragedLBFGS(Preconditioner):
 
     The noise is sum_j sqrt(w_j) S_j z_j with independent z_j. y is the change of the mean
     likelihood gradient on one minibatch, so C approximates the inverse Hessian of the mean loss
-    (N times the paper's G) and ``lr`` is the paper's epsilon; before the first pair C = I.
+    (N times the paper's G) and ``lr`` is the paper's epsilon. Before the first pair C = I / |g|_1
+    with the last gradient g, so that the first move is short whatever the scale of the loss.
     gamma = max(y'y / s'y, delta / N) from the newest undamped pair; where s'y <= 0 the last gamma
     stays. Freeze it before keeping draws.
 
@@ -141,10 +142,22 @@ class AveragedLBFGS(Preconditioner):
         self._weights: list[float] = []
 
     def attach(self, params: Sequence[Tensor]) -> None:
-        """Start from C = I for these parameters."""
+        """Forget everything; C = I until the first gradient."""
+        super().attach(params)
+        self._recent, self._count = [], 0
         self._like = list(params)
-        self._gamma = torch.ones(1, dtype=params[0].dtype, device=params[0].device)
-        identity = LBFGSOperator([], [], self._gamma, self.r)
+        self._start(torch.ones(1, dtype=params[0].dtype, device=params[0].device))
+
+    def update(self, grads: Sequence[Tensor]) -> None:
+        """Before the first pair, scale C by the gradient."""
+        if self._count == 0:
+            norm = torch.stack([g.abs().sum() for g in grads]).sum().reshape(1)
+            if bool(norm > 0):
+                self._start(norm.to(self._gamma))
+
+    def _start(self, gamma: Tensor) -> None:
+        self._gamma = gamma
+        identity = LBFGSOperator([], [], gamma, self.r)
         self._operators = [identity] * (self.slots or 1)
         self._weights = [1 / len(self._operators)] * len(self._operators)
 

@@ -71,6 +71,8 @@ class RMSProp(Preconditioner):
 
     def attach(self, params: Sequence[Tensor]) -> None:
         """Allocate V for these parameters."""
+        super().attach(params)
+        self._root, self._started = [], False
         self._square_avg = [torch.zeros_like(p) for p in params]
         self._denominator = [torch.full_like(p, self.eps) for p in params]
 

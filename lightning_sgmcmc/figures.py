@@ -1,0 +1,103 @@
+"""Figures that any run can draw of itself."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightning_sgmcmc.callbacks.draws import KeepDraws
+from lightning_sgmcmc.module import SGMCMCModule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def read_columns(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return steps and values of every column of a ``metrics.csv``."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [name for name in (rows[0] if rows else {}) if name != "step"]
+    columns = {}
+    for name in names:
+        pairs = [(float(r["step"]), float(r[name])) for r in rows if r[name]]
+        columns[name] = (np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]))
+    return columns
+
+
+def learning_curve(path: Path, module: SGMCMCModule) -> Figure:
+    """Draw the loss and the step size along the run, with burn-in marked."""
+    columns = read_columns(path)
+    figure = new_figure(7.5, 5)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    for name, label, style in (
+        ("train/nll", "minibatch", {"color": "0.6", "lw": 0.8}),
+        ("val/nll", "validation", {"color": "C0", "lw": 1.5}),
+        ("val/ensemble_nll", "validation, ensemble", {"color": "k", "lw": 1.5, "ls": "--"}),
+    ):
+        if name in columns:
+            upper.plot(*columns[name], label=label, **style)
+    upper.set_ylabel("mean negative log-likelihood")
+    lower.semilogy(*columns["lr"], color="k", lw=1)
+    lower.set_ylabel("step size")
+    lower.set_xlabel("step")
+    for axes in (upper, lower):
+        _mark_burn_in(axes, module)
+    upper.legend(loc="upper right")
+    return figure
+
+
+def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
+    """Draw what each draw was: its loss, its temperature, and a few of its weights."""
+    history = keep.history
+    steps = np.array([row["step"] for row in history])
+    panels: list[tuple[str, dict[str, np.ndarray]]] = [
+        ("minibatch\nmean NLL", {"": np.array([row["train/nll"] for row in history])})
+    ]
+    if all("kinetic_temperature" in row for row in history):
+        values = np.array([row["kinetic_temperature"] for row in history])
+        panels.append(("kinetic\ntemperature", {"": values}))
+    weights = keep.weight_traces(module)
+    if weights:
+        panels.append(("standardised\nweights", weights))
+    figure = new_figure(7.5, 1.2 + 1.7 * len(panels))
+    for axes, (label, curves) in zip(
+        np.atleast_1d(np.asarray(figure.subplots(len(panels), 1, sharex=True))), panels, strict=True
+    ):
+        for shade, (name, values) in enumerate(curves.items()):
+            x = steps if len(values) == len(steps) else np.linspace(steps[0], steps[-1], len(values))
+            axes.plot(x, values, ".-", lw=0.8, ms=3, color=str(0.25 * shade), label=name or None)
+        axes.set_ylabel(label)
+        if len(curves) > 1:
+            axes.legend(fontsize="small", loc="upper right")
+    axes.set_xlabel("step")
+    if "temperature" in panels[1][0] if len(panels) > 1 else False:
+        figure.axes[1].axhline(module.sampler.temperature, color="0.5", ls=":")
+    return figure
+
+
+def draw_all(folder: Path, keep: KeepDraws, module: SGMCMCModule) -> Mapping[str, Figure]:
+    """Return the learning curve, the trace and the task's own figures."""
+    figures = {"learning_curve": learning_curve(folder / "metrics.csv", module)}
+    if keep.history:
+        figures["trace"] = trace(keep, module)
+        figures |= module.figures(keep)
+    return figures
+
+
+def _mark_burn_in(axes: Axes, module: SGMCMCModule) -> None:
+    axes.axvline(module.draw_schedule.burn_in, color="0.3", ls=":", lw=1, label="end of burn-in")

@@ -1,0 +1,12 @@
+"""Run a task: ``python scripts/train.py --task pde_source [overrides]``."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from lightning_sgmcmc.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    main(configs=ROOT / "configs")

@@ -1,0 +1,170 @@
+"""Table 1 of HASGLD-SA (Wang, Deng, Lin 2020): three methods, four sparse rates.
+
+Each cell is run from three beginnings, which the table names:
+
+- ``burnin``: Adam for 80 passes with gradual pruning, then the method's own chain at T = 1, its
+  noise scale from the residuals of that point. It samples its posterior.
+- ``random``: the chain at T = 1 from random weights, pruned during its burn-in, with a given noise
+  scale of 1 % of the flow's size. It samples its posterior as far as it has reached it.
+- ``printed``: HASGLD-SA's Algorithm 2 as printed, with its normalised steps, from random weights.
+  It does not sample a posterior; it is what the paper describes.
+
+All beginnings get about as many gradients; a step of an adapting HASGLD takes two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.experiments.cell import Cell
+from tasks.pde_source import TABLE_1
+
+CONFIG = "table1.yaml"
+RATES = (0.0, 0.3, 0.5, 0.7)
+PASS = 18  # steps in a pass through 1,200 fields in batches of 64
+METHODS = {"sgld": "SGLD", "hasgld1": "HASGLD-SA (M=1)", "hasgld2": "HASGLD-SA (M=2)"}
+STARTS = {
+    "burnin": "from an Adam burn-in, chain at T = 1",
+    "random": "from random weights, chain at T = 1",
+    "printed": "from random weights, Algorithm 2 as printed",
+}
+
+#: Step sizes, chosen by the validation error of the dense cells of SGLD and M = 1.
+STEP = {
+    "burnin": {"sgld": "auto", "hasgld1": "0.1", "hasgld2": "0.1"},
+    "random": {"sgld": "auto", "hasgld1": "0.5", "hasgld2": "0.5"},
+    "printed": {"hasgld1": "0.1", "hasgld2": "0.1"},
+}
+#: What they were chosen from; for "auto", fractions of the largest stable step.
+GRID = {
+    ("burnin", "sgld"): ("auto:0.02", "auto:0.1"),
+    ("burnin", "hasgld1"): ("0.02", "0.1", "0.5"),
+    ("random", "sgld"): ("auto:0.1", "auto:0.3", "auto:0.8"),
+    ("random", "hasgld1"): ("0.2", "0.5", "1.0"),
+    ("printed", "hasgld1"): ("0.03", "0.1", "0.3"),
+}
+#: Fraction of the largest stable step where the step is "auto".
+FRACTION = {"burnin": "0.02", "random": "0.3"}
+
+
+def cells() -> list[Cell]:
+    """Return all cells of the table."""
+    return [
+        cell(start, method, rate, STEP[start][method], FRACTION.get(start, "0.1"))
+        for start in STARTS
+        for method in STEP[start]
+        for rate in RATES
+    ]
+
+
+def choices() -> list[Cell]:
+    """Return the runs that the protocol was chosen from, on 120 held-out training fields."""
+    result = []
+    for (start, method), steps in GRID.items():
+        for step in steps:
+            lr, _, fraction = step.partition(":")
+            base = cell(start, method, 0.0, lr, fraction or "0.1")
+            name = f"{start}-{method}-lr{step.replace(':', '')}"
+            result.append(Cell(name, CONFIG, (*base.overrides, "--data.num_val=120")))
+    return result
+
+
+def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
+    """Return one cell's run."""
+    adam = 80 * PASS if start == "burnin" else 0
+    adapting = method != "sgld"
+    if start == "burnin":
+        burn_in = adam + (10 * PASS if adapting else 0)
+    else:
+        burn_in = (60 if adapting else 120) * PASS
+    sampling = (20 if adapting or start == "burnin" else 40) * PASS
+    overrides = [
+        f"--model.burn_in={burn_in}",
+        f"--trainer.max_steps={burn_in + sampling}",
+        f"--model.step_fraction={fraction}",
+    ]
+    if adapting:
+        overrides += [
+            "--model.sampler=lightning_sgmcmc.HASGLD",
+            f"--model.sampler.memory={method[-1]}",
+        ]
+    overrides.append(f"--model.sampler.lr={lr}")
+    if start == "burnin":
+        overrides += [
+            "--model.burn_in_optimizer.optimizer=torch.optim.Adam",
+            "--model.burn_in_optimizer.optimizer.lr=1e-3",
+            "--model.burn_in_optimizer.optimizer.betas=[0.9,0.99]",
+            f"--model.burn_in_optimizer.steps={adam}",
+        ]
+    elif start == "random":
+        overrides.append("--model.noise=0.01")
+    else:
+        overrides += [
+            "--model.sampler.paper_mode=true",
+            "--model.sampler.temperature=1e-6",
+            "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
+            f"--model.schedule.b={6 * PASS}",
+            "--model.schedule.gamma=1.0",
+        ]
+    if rate:
+        first, last = (10 * PASS, 45 * PASS) if start == "burnin" else (10 * PASS, 40 * PASS)
+        overrides += [
+            "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",
+            f"--trainer.callbacks.rate={rate}",
+            f"--trainer.callbacks.start={first}",
+            f"--trainer.callbacks.stop={last}",
+            f"--trainer.callbacks.every={PASS}",
+        ]
+    return Cell(f"{start}-{method}-{int(100 * rate)}", CONFIG, tuple(overrides))
+
+
+def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
+    """Return the table as Markdown, ours beside the paper's; unfinished cells are dashes."""
+    return _render_choices(results) if chosen_from else _render_table(results)
+
+
+def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
+    lines = [
+        "Mean (median) relative L2 error on 300 test fields, percent; in brackets the error where "
+        "burn-in ended.",
+        "",
+        "| beginning | method | no pruning | 30 % | 50 % | 70 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method, row in TABLE_1.items():
+        numbers = " | ".join(f"{row[rate]:.2f}" for rate in RATES)
+        lines.append(f"| *paper* | {method} | {numbers} |")
+    for start, label in STARTS.items():
+        for method in STEP[start]:
+            numbers = " | ".join(
+                _number(results.get(f"{start}-{method}-{int(100 * rate)}")) for rate in RATES
+            )
+            lines.append(f"| {label} | {METHODS[method]} | {numbers} |")
+    return "\n".join(lines)
+
+
+def _number(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return "–"
+    metrics = result["metrics"]
+    mean, median = (
+        metrics["ensemble"][f"relative_l2_{kind}_percent"] for kind in ("mean", "median")
+    )
+    burn_in = metrics["burn_in"]["relative_l2_mean_percent"]
+    return f"{mean:.3g} ({median:.3g}) [{burn_in:.3g}]"
+
+
+def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
+    lines = [
+        "Mean relative L2 error of the ensemble on 120 held-out training fields, percent.",
+        "",
+        "| run | error |",
+        "|---|---|",
+    ]
+    for name, result in results.items():
+        value = "–"
+        if result is not None:
+            error = result["metrics"]["ensemble_val"]["relative_l2_mean_percent"]
+            value = f"{error:.3g}"
+        lines.append(f"| {name} | {value} |")
+    return "\n".join(lines)

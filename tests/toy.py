@@ -1,0 +1,85 @@
+"""A small regression task for tests of runs: Bayesian linear regression, whose posterior is known."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import BatchStream, GaussianPrior, PSGLD
+from lightning_sgmcmc.module import SGMCMCModule
+
+NUM_DATA, NUM_FEATURES, NOISE = 64, 3, 0.5
+
+
+def toy_data(seed: int = 0, size: int = NUM_DATA) -> tuple[Tensor, Tensor]:
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((size, NUM_FEATURES))
+    y = x @ np.array([1.0, -2.0, 0.5]) + NOISE * generator.standard_normal(size)
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)
+
+
+class ToyData(L.LightningDataModule):
+    """Training, validation and test sets, in memory."""
+
+    def __init__(self, batch_size: int = 16, sampling: Any = "auto") -> None:
+        super().__init__()
+        self.batch_size, self.sampling = batch_size, sampling
+
+    def train_dataloader(self) -> BatchStream:
+        return BatchStream(toy_data(), self.batch_size, self.sampling)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(*toy_data(1, 20)), batch_size=8)
+
+    def test_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(*toy_data(2, 30)), batch_size=8)
+
+
+class Toy(SGMCMCModule):
+    """y ~ N(w x, NOISE^2) with a linear net, or any other."""
+
+    def __init__(self, sampler: Any = None, net: nn.Module | None = None, **chain: Any) -> None:
+        if sampler is None:
+            sampler = partial(PSGLD, lr=1e-3, prior=GaussianPrior(variance=4.0))
+        super().__init__(net or nn.Linear(NUM_FEATURES, 1, bias=False), sampler, **chain)
+
+    def nll(self, batch: Any) -> Tensor:
+        x, y = batch
+        residual = (y - self(x).squeeze(-1)) / NOISE
+        return 0.5 * residual**2 + 0.5 * float(np.log(2 * np.pi * NOISE**2))
+
+    def predictive(self, batch: Any) -> Tensor:
+        return self(batch[0]).squeeze(-1)
+
+
+def exact_posterior(prior_variance: float = 4.0) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and covariance of the weights."""
+    x, y = (t.double().numpy() for t in toy_data())
+    precision = x.T @ x / NOISE**2 + np.eye(NUM_FEATURES) / prior_variance
+    covariance = np.linalg.inv(precision)
+    return covariance @ x.T @ y / NOISE**2, covariance
+
+
+def trainer(folder: Any, max_steps: int, callbacks: Any = (), **kwargs: Any) -> L.Trainer:
+    """Return a quiet CPU trainer whose run lies in ``folder``."""
+    from lightning_sgmcmc.loggers import CSVLog
+
+    settings: dict[str, Any] = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "max_steps": max_steps,
+        "logger": [CSVLog(folder)],
+        "callbacks": list(callbacks),
+        "enable_checkpointing": True,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "log_every_n_steps": 1,
+        "num_sanity_val_steps": 0,
+    }
+    return L.Trainer(**(settings | kwargs))
