@@ -15,7 +15,7 @@ from .hybrid import HybridSystem
 from .rt0 import boundary_data, check_permeability, divergence_matrix, mass_matrix
 
 BALANCE_TOLERANCE = 1e-10
-BLOCK = 32  # right-hand sides at once: more no longer fit the cache
+BLOCK = 16  # right-hand sides at once: more no longer fit the cache
 
 
 @dataclass(frozen=True)

@@ -53,42 +53,32 @@ class HybridSystem:
     ) -> None:
         edges, kappa = grid.cell_edges(), permeability.reshape(-1, 1)
         H, w = local_matrices(grid)
-        cells = np.repeat(np.arange(grid.num_cells), 4)
-        gather = sparse.csr_array(
-            (np.ones(cells.size), (np.arange(cells.size), edges.ravel())),
-            shape=(cells.size, grid.num_edges),
-        )
-        blocks = sparse.bsr_array(
-            (kappa[:, :, None] * H, np.arange(grid.num_cells), np.arange(grid.num_cells + 1)),
-            shape=(cells.size, cells.size),
-        ).tocsr()
         # An edge's load and velocity belong to its two cells in proportion to their resistance:
         # in the permeable one both come from small differences of large numbers.
         resistance = np.broadcast_to(1 / kappa, edges.shape)
         total = np.bincount(edges.ravel(), resistance.ravel(), minlength=grid.num_edges)
         share = resistance * OUTWARD / (total * grid.edge_lengths())[edges]
         share[np.isin(edges, closed)] = 0.0
-        split = sparse.diags_array(share.ravel()) @ gather
-        spread = sparse.csr_array(
-            (np.tile(w / w.sum(), grid.num_cells), (np.arange(cells.size), cells)),
-            shape=(cells.size, grid.num_cells),
-        )
 
         free = np.ones(grid.num_edges, dtype=bool)
         free[open_edges] = False
         if open_edges.size == 0:
             free[edges[np.argmax(permeability), 0]] = False
         self.free = nested_dissection(grid, np.flatnonzero(free))
+
+        # Both unknowns and right-hand sides pass between cell and edge by the same weights.
+        local = kappa[:, :, None] * H
+        to_load = local * share[:, None, :]
+        self._rhs_load = _between_edges(grid, edges, to_load)[self.free]
+        self._velocity_load = _between_edges(grid, edges, share[:, :, None] * to_load)
+        self._velocity_multiplier = sparse.csr_array(self._rhs_load.T)
+        weight = np.broadcast_to(w / w.sum(), edges.shape)
+        self._rhs_source = _cells_to_edges(grid, edges, weight)[self.free]
+        self._velocity_source = _cells_to_edges(grid, edges, weight * share)
+        self._pressure_multiplier = sparse.csr_array(self._rhs_source.T)
+        self._pressure_load = sparse.csr_array(self._velocity_source.T)
         self._resistance = 1 / (kappa * w.sum())
-        # `spread` and `split` carry F and the edge loads to cell faces, `gather` the multipliers.
-        self._rhs_source = sparse.csr_array(gather.T @ spread)[self.free]
-        self._rhs_load = sparse.csr_array(gather.T @ blocks @ split)[self.free]
-        self._velocity_source = sparse.csr_array(split.T @ spread)
-        self._velocity_load = sparse.csr_array(split.T @ blocks @ split)
-        self._velocity_multiplier = sparse.csr_array(split.T @ blocks @ gather)[:, self.free]
-        self._pressure_load = sparse.csr_array(spread.T @ split)
-        self._pressure_multiplier = sparse.csr_array(spread.T @ gather)[:, self.free]
-        matrix = sparse.csc_array(gather.T @ blocks @ gather)[self.free][:, self.free]
+        matrix = _between_edges(grid, edges, local)[self.free][:, self.free]
         self._factor = self._factorize(sparse.csc_array(matrix))
 
     @staticmethod
@@ -122,3 +112,19 @@ class HybridSystem:
             velocity += self._velocity_load @ load
             pressure -= self._pressure_load @ load
         return velocity, pressure
+
+
+def _between_edges(grid: Grid, edges: IntArray, values: Array) -> sparse.csr_array:
+    """Sum cells' matrices `[num_cells, 4, 4]` into one `[num_edges, num_edges]`."""
+    rows = np.broadcast_to(edges[:, :, None], values.shape).ravel()
+    columns = np.broadcast_to(edges[:, None, :], values.shape).ravel()
+    shape = (grid.num_edges, grid.num_edges)
+    return sparse.csr_array(sparse.coo_array((values.ravel(), (rows, columns)), shape=shape))
+
+
+def _cells_to_edges(grid: Grid, edges: IntArray, values: Array) -> sparse.csr_array:
+    """The matrix `[num_edges, num_cells]` with a cell's values `[num_cells, 4]` at its edges."""
+    cells = np.repeat(np.arange(grid.num_cells), 4)
+    shape = (grid.num_edges, grid.num_cells)
+    entries = (values.ravel(), (edges.ravel(), cells))
+    return sparse.csr_array(sparse.coo_array(entries, shape=shape))

@@ -6,8 +6,6 @@ import numpy as np
 
 from .grid import Grid, IntArray
 
-LEAF = 8
-
 
 def nested_dissection(grid: Grid, edges: IntArray) -> IntArray:
     """Edges reordered by geometric nested dissection (George 1973).
@@ -17,22 +15,20 @@ def nested_dissection(grid: Grid, edges: IntArray) -> IntArray:
     grid then has `O(n^2 log n)` entries, a quarter less than by minimum degree, and the order
     depends on the grid alone.
     """
-    position = np.rint(2 * grid.edge_midpoints() / [grid.hx, grid.hy]).astype(np.intp)
-    order: list[IntArray] = []
-    todo = [edges]
-    while todo:
-        part = todo.pop()
-        places = position[part]
-        low, high = places.min(axis=0, initial=2**60), places.max(axis=0, initial=-1)
-        axis = int(np.argmax(high - low))
-        # Lines of edges lie at even places; across an odd one a cell would couple both sides.
-        middle = (low[axis] + high[axis]) // 4 * 2
-        along = places[:, axis]
-        before, after = part[along < middle], part[along > middle]
-        if part.size <= LEAF or before.size == 0 or after.size == 0:
-            order.append(part)
-        else:
-            # Each line comes before its sides here, hence after them in the reversed order.
-            order.append(part[along == middle])
-            todo += [before, after]
-    return np.concatenate(order[::-1])
+    # Lines of edges lie at even places, midpoints of the edges across them at odd ones.
+    place = np.rint(2 * grid.edge_midpoints()[edges] / [grid.hx, grid.hy]).astype(np.intp)
+    low, high = np.zeros_like(place), np.tile([2 * grid.nx, 2 * grid.ny], (edges.size, 1))
+    undecided = np.ones(edges.size, dtype=bool)
+    code = np.zeros(edges.size, dtype=np.int64)
+    every = np.arange(edges.size)
+    for _ in range((grid.nx - 1).bit_length() + (grid.ny - 1).bit_length()):
+        axis = np.argmax(high - low, axis=1)
+        bottom, top = low[every, axis], high[every, axis]
+        middle = (bottom + top) // 4 * 2
+        undecided &= top - bottom > 2
+        side = np.where(undecided, np.sign(place[every, axis] - middle), -1)
+        code = 3 * code + np.array([2, 1, 0])[side]  # before: 0, after: 1, on the line: 2
+        high[every, axis] = np.where(side == -1, middle, top)
+        low[every, axis] = np.where(side == 1, middle, bottom)
+        undecided &= side != 0
+    return edges[np.argsort(code, kind="stable")]

@@ -1,9 +1,9 @@
 """Darcy solves on one permeability, ours beside a saddle-point `spsolve` for each, in one run.
 
-Times are medians of repetitions, CPU seconds of one thread. The naive way, slow, is timed on a few sources
-and scaled to the number of samples. Errors are relative L2 errors of the velocity, the largest over
-a few sources, against a reference refined in extended precision; `div` is the largest imbalance of
-a cell over the largest source.
+Times are medians of repetitions, CPU seconds of one thread. The naive way, slow, is timed on a few
+sources and scaled to the number of samples. Errors are relative L2 errors of the velocity, the
+largest over a few sources, against a reference refined in extended precision; `div` is the largest
+imbalance of a cell over the largest source.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
-    os.environ[_name] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["MKL_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
@@ -105,7 +106,7 @@ def bench(n: int, repetitions: int) -> None:
 def scikit_fem(grid: Grid, kappa: Array, source: Array, slow: float) -> None:
     """Print what one solve costs with scikit-fem, where it is installed."""
     try:
-        import skfem
+        import skfem  # type: ignore[import-untyped]
     except ImportError:
         print("scikit-fem is not installed")
         return

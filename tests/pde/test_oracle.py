@@ -41,7 +41,7 @@ def oracle(grid, permeability, pressure, source):
     ).astype(int)
     facet = np.argsort(edge)
 
-    closed = set(["left", "right", "bottom", "top"]) - set(pressure)
+    closed = {"left", "right", "bottom", "top"} - set(pressure)
     fixed = [facet[grid.boundary_edges(side)] for side in closed]
     for side, values in pressure.items():
         facets = facet[grid.boundary_edges(side)]
@@ -60,9 +60,8 @@ def oracle(grid, permeability, pressure, source):
     np.testing.assert_array_equal(velocity_dofs, basis.dofs.facet_dofs[0])
     if not pressure:
         fixed.append(pressure_dofs[:1])
-    solution = skfem.solve(
-        *skfem.condense(matrix, load, D=np.concatenate(fixed or [[]]).astype(int))
-    )
+    fixed_dofs = np.concatenate([*fixed, []]).astype(int)
+    solution = skfem.solve(*skfem.condense(matrix, load, D=fixed_dofs))
     # A facet's unknown is the flux out of its first element.
     outward = np.sign((middle - mesh.p[:, mesh.t].mean(axis=1)[:, mesh.f2t[0]]).sum(axis=0))
     length = np.where(vertical, size[1], size[0])
