@@ -1,0 +1,67 @@
+"""A small classification problem in float64 that the tests of the core share."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lightning_sgmcmc import Sampler, Target
+
+N = 40
+
+
+class Problem:
+    """A net 4-5-3 with tanh, its data, and its closure on minibatches of eight in a fixed order."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
+        with torch.no_grad():
+            for p in self.net.parameters():
+                p.copy_(0.4 * torch.randn(p.shape, generator=generator, dtype=dtype))
+        self.x = torch.randn(N, 4, generator=generator, dtype=dtype)
+        self.y = torch.randint(3, (N,), generator=generator)
+        self.params = list(self.net.parameters())
+        self.step_number = 0
+
+    def nll(self, batch: Any) -> Tensor:
+        x, y = batch
+        return functional.cross_entropy(self.net(x), y, reduction="none")
+
+    def batch(self, step: int) -> Any:
+        rows = (torch.arange(8) + 8 * step) % N
+        return self.x[rows], self.y[rows]
+
+    def target(self, prior: Any = None) -> Target:
+        return Target(self.nll, self.params, N, prior)
+
+    def run(self, optimizer: torch.optim.Optimizer, steps: int) -> Tensor:
+        """Take steps, return the weights as one vector."""
+        for _ in range(steps):
+            batch = self.batch(self.step_number)
+            self.step_number += 1
+
+            def closure(batch: Any = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = self.nll(batch).mean()
+                loss.backward()
+                return loss
+
+            if isinstance(optimizer, Sampler) and optimizer.target is not None:
+                optimizer.target.use(batch)
+            optimizer.step(closure)
+        return self.weights()
+
+    def weights(self) -> Tensor:
+        return torch.cat([p.detach().reshape(-1) for p in self.params]).clone()
+
+    def twin(self) -> Problem:
+        return copy.deepcopy(self)
+
+
+Build = Callable[..., Sampler]

@@ -1,0 +1,148 @@
+"""Step sizes by their formulas, and which states are draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_sgmcmc import SGLD
+from lightning_sgmcmc.schedules import (
+    BlockDecay,
+    ConstantStep,
+    CyclicalCosine,
+    DrawSchedule,
+    PolynomialDecay,
+    WarmupCosine,
+)
+
+LR = 0.3
+
+
+def sampler() -> SGLD:
+    theta = torch.zeros(1, requires_grad=True)
+    theta.grad = torch.zeros(1)
+    return SGLD([theta], LR, num_data=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "formula"),
+    [
+        (ConstantStep, lambda t: LR),
+        (lambda s: BlockDecay(s, 4, 0.5), lambda t: LR * 0.5 ** (t // 4)),
+        (lambda s: PolynomialDecay(s, 10.0, 0.6), lambda t: LR * 10**0.6 * (10 + t) ** -0.6),
+        (
+            lambda s: CyclicalCosine(s, 10, 0.01),
+            lambda t: max(0.01 * LR, LR / 2 * (1 + math.cos(math.pi * (t % 10) / 10))),
+        ),
+    ],
+    ids=["constant", "block", "polynomial", "cyclical"],
+)
+def test_step_sizes(make: Callable[[Any], Any], formula: Callable[[int], float]) -> None:
+    chain = sampler()
+    scheduler = make(chain)
+    for t in range(35):
+        assert chain.lr == pytest.approx(formula(t), rel=1e-12)
+        chain.step()
+        scheduler.step()
+
+
+def test_cyclical_never_stops() -> None:
+    chain = sampler()
+    scheduler = CyclicalCosine(chain, 1000, 0.02)
+    smallest = LR
+    for _ in range(1000):
+        chain.step()
+        scheduler.step()
+        smallest = min(smallest, chain.lr)
+    assert smallest == pytest.approx(0.02 * LR)
+
+
+def test_warmup_then_cosine() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], LR)
+    scheduler = WarmupCosine(optimizer, 100, warmup=0.1, final=0.05)
+    found = []
+    for _ in range(120):
+        found.append(optimizer.param_groups[0]["lr"] / LR)
+        optimizer.step()
+        scheduler.step()
+    assert found[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
+    middle = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (55 - 10) / 90))
+    assert found[55] == pytest.approx(middle)
+    assert found[100:] == pytest.approx([0.05] * 20)
+
+
+def test_a_schedule_resumes() -> None:
+    first, second = sampler(), sampler()
+    ahead, behind = PolynomialDecay(first, 5.0), PolynomialDecay(second, 5.0)
+    for _ in range(7):
+        first.step()
+        ahead.step()
+    second.load_state_dict(first.state_dict())
+    behind.load_state_dict(ahead.state_dict())
+    assert second.lr == first.lr
+    for _ in range(3):
+        for chain, scheduler in ((first, ahead), (second, behind)):
+            chain.step()
+            scheduler.step()
+        assert second.lr == first.lr
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: BlockDecay(s, 0),
+        lambda s: BlockDecay(s, 3, 0.0),
+        lambda s: BlockDecay(s, 3, 1.5),
+        lambda s: PolynomialDecay(s, 0.0),
+        lambda s: PolynomialDecay(s, math.nan),
+        lambda s: PolynomialDecay(s, 1.0, -0.1),
+        lambda s: CyclicalCosine(s, 0),
+        lambda s: CyclicalCosine(s, 5, 0.0),
+        lambda s: WarmupCosine(s, 0),
+        lambda s: WarmupCosine(s, 5, 1.0),
+        lambda s: WarmupCosine(s, 5, 0.1, -1.0),
+    ],
+)
+def test_schedules_refuse(make: Callable[[Any], Any]) -> None:
+    with pytest.raises(ValueError, match=r"need .* got"):
+        make(sampler())
+
+
+def test_draws_after_burn_in_by_thinning() -> None:
+    schedule = DrawSchedule(burn_in=10, thinning=3)
+    assert [t for t in range(25) if schedule.keeps(t)] == [13, 16, 19, 22]
+    assert DrawSchedule().keeps(1)
+    assert not DrawSchedule().keeps(0)
+
+
+def test_draws_in_the_end_of_a_cycle() -> None:
+    """The kept states of a cycle of ten are those after its sixth to tenth steps."""
+    schedule = DrawSchedule(burn_in=20, cycle=10, sampling=0.5)
+    assert [t for t in range(41) if schedule.keeps(t)] == [*range(26, 31), *range(36, 41)]
+
+
+@pytest.mark.parametrize("thinning", [1, 4])
+@pytest.mark.parametrize("cycle", [None, 7])
+def test_count_is_the_number_kept(cycle: int | None, thinning: int) -> None:
+    schedule = DrawSchedule(11, thinning, cycle, 0.4)
+    for steps in (0, 11, 12, 60, 101):
+        assert schedule.count(steps) == sum(schedule.keeps(t) for t in range(1, steps + 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"burn_in": -1}, "burn_in must not be negative, got -1"),
+        ({"thinning": 0}, "thinning must be at least 1, got 0"),
+        ({"cycle": 0}, "cycle must be at least 1, got 0"),
+        ({"sampling": 0.0}, r"sampling must lie in \(0, 1\], got 0"),
+        ({"sampling": 1.1}, r"sampling must lie in \(0, 1\], got 1.1"),
+    ],
+)
+def test_draw_schedule_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DrawSchedule(**arguments)
