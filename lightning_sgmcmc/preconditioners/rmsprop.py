@@ -162,6 +162,7 @@ class RMSProp(Preconditioner):
         super().load_state_dict(state)
         torch._foreach_copy_(self._square_avg, list(state["square_avg"]))
         self._started = bool(state["started"])
+        self._root = []
         self._refresh()
         if self.frozen:
             self.freeze()

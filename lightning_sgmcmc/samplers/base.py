@@ -88,7 +88,7 @@ class Sampler(torch.optim.Optimizer):
 
     @num_data.setter
     def num_data(self, value: int) -> None:
-        if not value > 0:
+        if not value >= 1:
             raise ValueError(f"num_data must be positive, got {value}")
         self._num_data = int(value)
         self.preconditioner.num_data = int(value)
