@@ -11,6 +11,7 @@ from torch import Tensor
 
 # Spawn keys of SeedSequence(seed): a chain's noise is (chain,), its batches (chain, this).
 _BATCHES = 0xBA7C4
+_FULL_EPOCH = 100
 
 Sampling = Literal["auto", "independent", "reshuffled", "full"]
 
@@ -26,7 +27,8 @@ class BatchStream:
       forms for gradient noise hold.
     - ``reshuffled``: every pass goes through a new permutation, the last n mod N examples of which
       are left out; less gradient noise.
-    - ``full``: the whole data at every step, so that the gradient is exact.
+    - ``full``: the whole data at every step, so that the gradient is exact; 100 steps count as an
+      epoch, which costs a Trainer time of its own.
     - ``auto``: what the sampler asks for, reshuffled unless its law counts gradient noise.
 
     Args:
@@ -85,7 +87,7 @@ class BatchStream:
         self._permutation = None
 
     def __len__(self) -> int:
-        return max(1, self.num_data // self.batch_size)
+        return _FULL_EPOCH if self.sampling == "full" else self.num_data // self.batch_size
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))

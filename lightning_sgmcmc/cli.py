@@ -306,7 +306,8 @@ def _send(trainer: L.Trainer, content: dict[str, Any], figures: Path) -> None:
             logger.log_metrics(flat, step=trainer.global_step)
         images = sorted(figures.glob("*.png"))
         if hasattr(logger, "log_image"):
-            logger.log_image("figures", [str(p) for p in images], caption=[p.stem for p in images])
+            for image in images:
+                logger.log_image(f"figures/{image.stem}", [str(image)])
         logger.finalize("success")
 
 
@@ -341,6 +342,7 @@ def _quiet() -> None:
     )
     for pattern in (
         ".*does not have many workers.*",
+        ".*is smaller than the logging interval.*",
         ".*isinstance.treespec, LeafSpec.*",
         ".*You defined a `validation_step` but have no `val_dataloader`.*",
         ".*No validation batches.*",

@@ -93,6 +93,8 @@ class SGMCMCModule(L.LightningModule):
             raise ValueError(f"curvature_batches must be at least 1, got {curvature_batches}")
         if draw_budget < 0:
             raise ValueError(f"draw_budget must not be negative, got {draw_budget}")
+        if num_data is not None and num_data < 1:
+            raise ValueError(f"num_data must be positive, got {num_data}")
         # Built once on a stand-in, so that a wrong argument is an error here, not mid-run.
         probe = sampler([nn.Parameter(torch.zeros(1))])
         if not isinstance(probe, Sampler):

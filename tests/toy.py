@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import BatchStream, GaussianPrior, PSGLD
+from lightning_sgmcmc.callbacks import ChainCheckpoint
+from lightning_sgmcmc.loggers import CSVLog
 from lightning_sgmcmc.module import SGMCMCModule
 
 NUM_DATA, NUM_FEATURES, NOISE = 64, 3, 0.5
@@ -68,15 +70,13 @@ def exact_posterior(prior_variance: float = 4.0) -> tuple[np.ndarray, np.ndarray
 
 def trainer(folder: Any, max_steps: int, callbacks: Any = (), **kwargs: Any) -> L.Trainer:
     """Return a quiet CPU trainer whose run lies in ``folder``."""
-    from lightning_sgmcmc.loggers import CSVLog
-
     settings: dict[str, Any] = {
         "accelerator": "cpu",
         "devices": 1,
         "max_steps": max_steps,
         "logger": [CSVLog(folder)],
         "callbacks": list(callbacks),
-        "enable_checkpointing": True,
+        "enable_checkpointing": any(isinstance(c, ChainCheckpoint) for c in callbacks),
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "log_every_n_steps": 1,

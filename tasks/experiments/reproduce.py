@@ -25,7 +25,8 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(
         description="Reproduce a published table. Cells that are finished are not run again, and "
-        "one that was stopped continues from its last checkpoint.",
+        "one that was stopped continues from its last checkpoint. Other options, such as "
+        "--data.field=spe10, override every cell's configuration.",
         allow_abbrev=False,
     )
     parser.add_argument("table", choices=sorted(TABLES))
@@ -37,11 +38,8 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, help="folder of the cells (default: runs/TABLE)")
     parser.add_argument("--show", action="store_true", help="print the table without running")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="--dotted.name=value",
-        help="after --: overrides for every cell, for instance --data.field=spe10",
-    )
-    options = parser.parse_args(arguments)
+    # Anything else is an override for every cell, for instance --data.field=spe10.
+    options, overrides = parser.parse_known_args(arguments)
     table = TABLES[options.table]
     cells: list[Cell] = table.choices() if options.choose else table.cells()
     names = [cell.name for cell in cells]
@@ -55,7 +53,7 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     if not options.show:
         for cell in cells:
             if not options.cell or cell.name in options.cell:
-                run(root, out, cell, options.overrides)
+                run(root, out, cell, overrides)
     text = table.render({cell.name: read(out, cell) for cell in cells}, options.choose)
     print(text)
 

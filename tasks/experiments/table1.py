@@ -103,8 +103,8 @@ def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
             "--model.sampler.paper_mode=true",
             "--model.sampler.temperature=1e-6",
             "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
-            f"--model.schedule.b={6 * PASS}",
-            "--model.schedule.gamma=1.0",
+            f"--model.schedule.b={10 * PASS}",
+            "--model.schedule.gamma=2.0",
         ]
     if rate:
         first, last = (10 * PASS, 45 * PASS) if start == "burnin" else (10 * PASS, 40 * PASS)

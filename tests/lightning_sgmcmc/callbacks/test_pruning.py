@@ -1,0 +1,81 @@
+"""Pruned weights are zero from then on, and the rest is a chain on the smaller network."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, GaussianPrior
+from lightning_sgmcmc.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.callbacks import GradualPruning
+from lightning_sgmcmc.posterior import load_posterior
+from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
+
+PRIOR = GaussianPrior(variance=4.0)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 20), nn.Tanh(), nn.Linear(20, 1))
+
+
+@pytest.mark.parametrize("scope", ["layer", "network"])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        partial(PSGLD, lr=1e-3, prior=PRIOR),
+        partial(HASGLD, lr=0.05, prior=PRIOR),
+        partial(SGHMC, lr=1e-3, prior=PRIOR),
+    ],
+    ids=["psgld", "hasgld", "sghmc"],
+)
+def test_pruned_weights_stay_zero_in_every_draw(tmp_path: Path, sampler: Any, scope: Any) -> None:
+    burn_in = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 20)
+    module = Toy(sampler, net(), burn_in=40, thinning=2, burn_in_optimizer=burn_in)
+    pruning = GradualPruning(0.6, start=5, stop=30, every=5, scope=scope)
+    trainer(tmp_path, 60, [pruning]).fit(module, datamodule=ToyData())
+    masks = None
+    for draw in load_posterior(tmp_path, Toy(net=net())):
+        weights = [p for p in draw.parameters() if p.dim() > 1]
+        zero = [p == 0 for p in weights]
+        if masks is not None:
+            assert all(torch.equal(a, b) for a, b in zip(masks, zero, strict=True))
+        masks = zero
+        pruned = sum(int(z.sum()) for z in zero)
+        total = sum(p.numel() for p in weights)
+        assert pruned == pytest.approx(0.6 * total, abs=1)
+        if scope == "layer":
+            assert all(int(z.sum()) == round(0.6 * z.numel()) for z in zero)
+        assert all(bool((p != 0).all()) for p in draw.parameters() if p.dim() == 1)
+
+
+def test_the_smallest_weights_go_first() -> None:
+    weight = torch.tensor([[0.1, -3.0, 0.2, 5.0, -0.05]])
+    bias = torch.tensor([1e-9])
+    masks = GradualPruning(0.5, 0, 10).masks([weight, bias], 0.4)
+    assert masks[0].tolist() == [[0, 1, 1, 1, 0]]
+    assert masks[1].tolist() == [1]
+
+
+def test_rate_grows_along_the_cubic() -> None:
+    pruning = GradualPruning(0.8, start=10, stop=30)
+    assert pruning.rate_at(10) == 0
+    assert pruning.rate_at(20) == pytest.approx(0.8 * (1 - 0.5**3))
+    assert pruning.rate_at(30) == pruning.rate_at(99) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
+def test_rate_outside_its_range_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="sparse rate must lie in"):
+        GradualPruning(rate, 0, 10)
+
+
+def test_pruning_after_burn_in_is_refused(tmp_path: Path) -> None:
+    module = Toy(burn_in=10)
+    with pytest.raises(ValueError, match="pruning must end before draws"):
+        trainer(tmp_path, 20, [GradualPruning(0.5, 0, 15)]).fit(module, datamodule=ToyData())

@@ -1,0 +1,112 @@
+"""One data-parallel chain on two processes is one chain.
+
+In float64, so that the order of summation, all that may differ, stays below the tolerance.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import sys, warnings
+warnings.filterwarnings("ignore")
+from functools import partial
+from pathlib import Path
+import torch
+from torch import nn
+from safetensors.torch import save_file
+from lightning_sgmcmc import HASGLD, SGHMC, GaussianPrior, RMSProp
+from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning, KeepDraws
+from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
+
+folder, sampler, processes, sabotage = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+(folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+prior = GaussianPrior(variance=4.0)
+make = {
+    "hasgld": partial(HASGLD, lr=0.05, prior=prior),
+    "sghmc": partial(SGHMC, lr="auto", prior=prior, preconditioner=RMSProp(floor=0.5)),
+}[sampler]
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+class Module(Toy):
+    def nll(self, batch):
+        return super().nll([t.double() for t in batch])
+
+    def predictive(self, batch):
+        return super().predictive([t.double() for t in batch])
+
+    def training_step(self, batch, batch_idx):
+        torch.rand(1 + 5 * self.global_rank)  # global generators part; the chain must not care
+        super().training_step(batch, batch_idx)
+        if sabotage == "yes" and self.global_rank == 1 and self.global_step == 50:
+            with torch.no_grad():
+                self.net[0].weight += 1e-3
+
+module = Module(make, net, burn_in=100, thinning=20)
+extra = {"strategy": "ddp", "devices": processes} if processes > 1 else {}
+run = trainer(folder, 200, [ChainCheckpoint(70)], **extra)
+run.fit(module, datamodule=ToyData())
+rank = module.global_rank
+save_file({n: p.detach() for n, p in module.named_parameters()}, folder / f"rank{rank}.safetensors")
+keep = next(c for c in run.callbacks if isinstance(c, KeepDraws))
+result = keep.ensemble("test")
+save_file({"mean": result.mean, "std": result.std}, folder / f"ensemble{rank}.safetensors")
+"""
+
+
+def launch(folder: Path, sampler: str, processes: int, sabotage: str = "no") -> None:
+    folder.mkdir()
+    script = folder / "run.py"
+    script.write_text(SCRIPT)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    subprocess.run(
+        [sys.executable, str(script), str(folder), sampler, str(processes), sabotage],
+        env=environment,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("sampler", ["sghmc", "hasgld"])
+def test_two_processes_are_one_chain(tmp_path: Path, sampler: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    launch(one, sampler, 1)
+    launch(two, sampler, 2)
+    ranks = [load_file(two / f"rank{r}.safetensors") for r in (0, 1)]
+    for name, value in ranks[0].items():
+        assert torch.equal(value, ranks[1][name]), name
+    names = [
+        sorted(p.name for p in (f / "samples/chain0").glob("step_*.safetensors")) for f in (one, two)
+    ]
+    assert names[0] == names[1]
+    assert len(names[0]) == 5
+    for name in names[0]:
+        single, joint = (load_file(f / "samples/chain0" / name) for f in (one, two))
+        for key, value in single.items():
+            torch.testing.assert_close(joint[key], value, rtol=1e-6, atol=1e-7)
+    ensembles = [load_file(f) for f in (one / "ensemble0.safetensors", two / "ensemble1.safetensors")]
+    for key, value in ensembles[0].items():
+        torch.testing.assert_close(ensembles[1][key], value, rtol=1e-9, atol=1e-9)
+
+
+def test_replicas_that_part_are_noticed(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        launch(tmp_path / "two", "sghmc", 2, "yes")
+    assert "hold different weights after step 100" in error.value.stderr

@@ -1,0 +1,245 @@
+"""SGMCMCModule: its chain is the sampler's, its draws are of the posterior, its refusals early."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, RMSProp
+from lightning_sgmcmc.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.callbacks import ChainDivergedError, GradualPruning, KeepDraws
+from lightning_sgmcmc.posterior import load_posterior
+from lightning_sgmcmc.schedules import BlockDecay
+from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
+
+PRIOR = GaussianPrior(variance=4.0)
+
+
+def keeper(run: Any) -> KeepDraws:
+    return next(c for c in run.callbacks if isinstance(c, KeepDraws))
+
+
+def test_module_steps_as_the_bare_sampler_does(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Toy(partial(SGLD, lr=1e-2, prior=PRIOR, seed=5), burn_in=1)
+    start = module.net.weight.detach().clone()
+    trainer(tmp_path, 25).fit(module, datamodule=ToyData())
+
+    weight = start.clone().requires_grad_()
+    sampler = SGLD([weight], lr=1e-2, prior=PRIOR, seed=5, num_data=NUM_DATA)
+    stream = BatchStream(toy_data(), 16)
+    stream.bind(torch.device("cpu"), seed=5)
+    for step in range(25):
+        x, y = stream.at(step)
+        sampler.zero_grad()
+        (0.5 * ((y - x @ weight[0]) / 0.5) ** 2).mean().backward()
+        sampler.step()
+    torch.testing.assert_close(module.net.weight, weight, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        partial(SGHMC, lr="auto", momentum=0.8, prior=PRIOR),
+        partial(PSGLD, lr=1e-2, prior=PRIOR, floor=0.5),
+        partial(HASGLD, lr=0.05, prior=PRIOR),
+    ],
+    ids=["sghmc", "psgld", "hasgld"],
+)
+def test_draws_are_of_the_exact_posterior(tmp_path: Path, sampler: Any) -> None:
+    """Bayesian linear regression with full batches: mean and covariance within Monte-Carlo error.
+
+    The tolerances are four standard errors at the chains' autocorrelation times (below 24 steps,
+    2,400 steps after burn-in), plus the step-size bias of the first-order samplers.
+    """
+    module = Toy(sampler, burn_in=300, thinning=3, draw_budget=0)
+    run = trainer(tmp_path, 2700, log_every_n_steps=1000)
+    rows = []
+
+    class Collect(KeepDraws):
+        def _keep(self, trainer: Any, module: Any, step: int) -> None:
+            rows.append(module.net.weight.detach().numpy()[0].copy())
+            self.num_draws += 1
+
+    run.callbacks.append(Collect())
+    run.fit(module, datamodule=ToyData(batch_size=NUM_DATA, sampling="full"))
+    mean, covariance = exact_posterior()
+    draws = np.array(rows)
+    scale = np.sqrt(np.diag(covariance))
+    assert np.abs((draws.mean(0) - mean) / scale).max() < 0.4
+    ratio = draws.var(0) / np.diag(covariance)
+    assert ratio.min() > 0.65
+    assert ratio.max() < 1.5
+
+
+def test_preconditioner_freezes_where_burn_in_ends(tmp_path: Path) -> None:
+    module = Toy(partial(PSGLD, lr=1e-3, prior=PRIOR), burn_in=10)
+    seen = []
+
+    class Watch(GradualPruning):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kw: Any) -> None:
+            seen.append(pl_module.sampler.preconditioner._square_avg[0].clone())
+
+    trainer(tmp_path, 20, [Watch(0.0, 0, 1)]).fit(module, datamodule=ToyData())
+    changes = [not torch.equal(a, b) for a, b in zip(seen, seen[1:], strict=False)]
+    assert changes == [True] * 9 + [False] * 10
+
+
+def test_adapting_draws_are_announced(tmp_path: Path, monkeypatch: Any) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lightning_sgmcmc.module.rank_zero_info", said.append)
+    module = Toy(partial(PSGLD, lr=1e-3, temperature=0.5), freeze_preconditioner=False)
+    trainer(tmp_path, 5).fit(module, datamodule=ToyData())
+    for phrase in ("adapts", "temperature is 0.5", "prior is flat"):
+        assert any(phrase in line for line in said)
+
+
+def test_auto_step_is_a_fraction_of_the_stability_limit(tmp_path: Path) -> None:
+    module = Toy(
+        partial(SGLD, lr="auto", prior=PRIOR), burn_in=5, step_fraction=0.2, curvature_batches=4
+    )
+    trainer(tmp_path, 10).fit(module, datamodule=ToyData())
+    x = toy_data()[0].double().numpy()
+    hessian = x.T @ x / NUM_DATA / 0.25 + np.eye(NUM_FEATURES) / 4 / NUM_DATA
+    limit = 2 / np.linalg.eigvalsh(hessian).max()
+    assert module.sampler.lr == pytest.approx(0.2 * limit, rel=0.02)
+
+
+def test_auto_step_follows_its_schedule(tmp_path: Path) -> None:
+    module = Toy(
+        partial(SGLD, lr="auto", prior=PRIOR), burn_in=5, schedule=partial(BlockDecay, every=4)
+    )
+    trainer(tmp_path, 12).fit(module, datamodule=ToyData())
+    optimizer, scheduler = module.sampler, module.lr_schedulers()
+    assert optimizer.lr == pytest.approx(scheduler.base_lrs[0] / 8)
+
+
+def test_burn_in_by_an_optimizer_reaches_the_mode(tmp_path: Path) -> None:
+    module = Toy(
+        partial(SGHMC, lr="auto", prior=PRIOR, preconditioner=RMSProp(floor=0.5)),
+        burn_in=400,
+        burn_in_optimizer=OptimizerBurnIn(partial(torch.optim.Adam, lr=0.1), 400),
+    )
+    reached = []
+
+    class Watch(GradualPruning):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kw: Any) -> None:
+            if trainer.global_step == 400:
+                reached.append(pl_module.net.weight.detach().numpy()[0].copy())
+
+    trainer(tmp_path, 402, [Watch(0.0, 0, 1)], log_every_n_steps=100).fit(
+        module, datamodule=ToyData(64, "full")
+    )
+    np.testing.assert_allclose(reached[0], exact_posterior()[0], atol=2e-3)
+
+
+def test_draw_budget_spaces_draws_evenly_and_the_ensemble_takes_all(tmp_path: Path) -> None:
+    module = Toy(burn_in=10, thinning=2, draw_budget=4)
+    run = trainer(tmp_path, 50)
+    run.fit(module, datamodule=ToyData())
+    files = sorted((tmp_path / "samples/chain0").glob("step_*"), key=lambda p: int(p.stem[5:]))
+    assert [int(f.stem[5:]) for f in files] == [12, 22, 32, 42]
+    assert keeper(run).num_draws == 20
+
+
+def test_loaded_posterior_predicts_what_the_run_did(tmp_path: Path) -> None:
+    module = Toy(burn_in=10, thinning=2, schedule=partial(BlockDecay, every=7))
+    run = trainer(tmp_path, 50)
+    run.fit(module, datamodule=ToyData())
+    posterior = load_posterior(tmp_path, Toy())
+    assert len(posterior) == 20
+    batch = toy_data(2, 30)
+    mean, std = posterior.predict(batch[0])
+    ours = keeper(run).ensemble("test")
+    torch.testing.assert_close(mean[:, 0].double(), ours.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(std[:, 0].double(), ours.std, rtol=1e-4, atol=1e-5)
+    prediction = posterior.predictive(batch)
+    torch.testing.assert_close(prediction.nll, ours.nll, rtol=1e-6, atol=1e-6)
+    # Draws weigh as their step sizes do.
+    assert posterior.weights[0] > 3 * posterior.weights[-1]
+    # The mean of the weights is the mean of the draws.
+    with keeper(run).mean_weights(module):
+        torch.testing.assert_close(
+            posterior.mean_weights()["net.weight"], module.net.weight.detach(), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_posterior_of_another_module_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path, 12).fit(Toy(burn_in=10), datamodule=ToyData())
+    with pytest.raises(ValueError, match="another module"):
+        load_posterior(tmp_path, Toy(net=nn.Linear(NUM_FEATURES + 1, 1)))
+    with pytest.raises(FileNotFoundError, match="no draw was kept"):
+        load_posterior(tmp_path / "nowhere", Toy())
+
+
+def test_diverged_chain_stops_and_keeps_its_draws(tmp_path: Path) -> None:
+    module = Toy(partial(SGLD, lr=1.2, prior=PRIOR), burn_in=1)
+    with pytest.raises(ChainDivergedError, match=r"step \d+ .* step size 1\.2: lower lr"):
+        trainer(tmp_path, 400).fit(module, datamodule=ToyData())
+    posterior = load_posterior(tmp_path, Toy())
+    assert len(posterior) > 1
+    assert all(bool(torch.isfinite(m.net.weight).all()) for m in posterior)
+
+
+def test_folder_with_draws_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path, 12).fit(Toy(burn_in=10), datamodule=ToyData())
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(FileExistsError, match="already holds draws"):
+        trainer(tmp_path, 12).fit(Toy(burn_in=10), datamodule=ToyData())
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+
+def test_checkpoint_of_another_task_is_refused(tmp_path: Path) -> None:
+    from lightning_sgmcmc.callbacks import ChainCheckpoint
+
+    class Other(Toy):
+        pass
+
+    (tmp_path / "checkpoints").mkdir()
+    trainer(tmp_path, 12, [ChainCheckpoint(5)]).fit(Toy(burn_in=10), datamodule=ToyData())
+    with pytest.raises(ValueError, match="is of Toy, not of Other"):
+        trainer(tmp_path / "new", 20).fit(
+            Other(burn_in=10),
+            datamodule=ToyData(),
+            ckpt_path=str(tmp_path / "checkpoints/last.ckpt"),
+            weights_only=True,
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (lambda: Toy(partial(SGLD, lr=-1.0)), {}, "lr must be a positive number"),
+        (lambda: Toy(burn_in=50), {}, "burn_in = 50 is not shorter"),
+        (lambda: Toy(burn_in=18, thinning=5), {}, "no draw is due"),
+        (lambda: Toy(thinning=0), {}, "thinning must be at least 1"),
+        (lambda: Toy(burn_in=0), {}, "burn_in is 0"),
+        (lambda: Toy(burn_in=5, num_data=0), {}, "num_data must be positive"),
+        (
+            lambda: Toy(
+                burn_in=5, burn_in_optimizer=OptimizerBurnIn(partial(torch.optim.Adam, lr=1.0), 6)
+            ),
+            {},
+            "at least as large",
+        ),
+    ],
+)
+def test_bad_settings_are_one_early_error(
+    tmp_path: Path, make: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        trainer(tmp_path, 20, **settings).fit(make(), datamodule=ToyData())
+    assert not (tmp_path / "samples").exists()
+
+
+def test_weight_averaging_is_refused(tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import WeightAveraging
+
+    with pytest.raises(ValueError, match="overwrites the weights"):
+        trainer(tmp_path, 20, [WeightAveraging()]).fit(Toy(burn_in=5), datamodule=ToyData())
