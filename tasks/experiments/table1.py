@@ -31,7 +31,7 @@ STARTS = {
 
 #: Step sizes, chosen by the validation error of the dense cells of SGLD and M = 1.
 STEP = {
-    "burnin": {"sgld": "auto", "hasgld1": "0.1", "hasgld2": "0.1"},
+    "burnin": {"sgld": "auto", "hasgld1": "0.02", "hasgld2": "0.02"},
     "random": {"sgld": "auto", "hasgld1": "0.5", "hasgld2": "0.5"},
     "printed": {"hasgld1": "0.1", "hasgld2": "0.1"},
 }
@@ -44,7 +44,7 @@ GRID = {
     ("printed", "hasgld1"): ("0.03", "0.1", "0.3"),
 }
 #: Fraction of the largest stable step where the step is "auto".
-FRACTION = {"burnin": "0.02", "random": "0.3"}
+FRACTION = {"burnin": "0.02", "random": "0.1"}
 
 
 def cells() -> list[Cell]:
