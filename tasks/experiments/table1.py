@@ -40,7 +40,7 @@ GRID = {
     ("burnin", "sgld"): ("auto:0.02", "auto:0.1"),
     ("burnin", "hasgld1"): ("0.02", "0.1", "0.5"),
     ("random", "sgld"): ("auto:0.1", "auto:0.3", "auto:0.8"),
-    ("random", "hasgld1"): ("0.2", "0.5", "1.0"),
+    ("random", "hasgld1"): ("0.02", "0.05", "0.1", "0.5"),
     ("printed", "hasgld1"): ("0.03", "0.1", "0.3"),
 }
 #: Fraction of the largest stable step where the step is "auto".
