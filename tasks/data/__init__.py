@@ -1,0 +1,1 @@
+"""Data modules of the tasks."""

@@ -1,0 +1,152 @@
+"""Data of ``pde_source``: one permeability, three-spot sources, velocities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, TensorDataset
+
+import pde
+from lightning_sgmcmc import BatchStream
+from lightning_sgmcmc.batches import Sampling
+
+
+class PDESourceData(L.LightningDataModule):
+    """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA).
+
+    The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
+    the samples are for training, the last 20 % for testing, and the last ``num_val`` of the
+    training samples are held out for validation where a protocol chooses anything.
+
+    Args:
+        root: Folder of the generated set.
+        field: ``channelised``, a seeded synthetic field of SPE10's character, or ``spe10``.
+        field_seed: Seed of the synthetic field.
+        spe10_file: The official ``spe_perm.dat``, plain, ``.xz`` or in its zip; for ``spe10``.
+        layer: SPE10 layer, 1 (top) to 85.
+        origin: First SPE10 cell (x, y) of the 60x60 crop.
+        spread: What the 5 of the paper's N(10, 5) is: ``variance`` or ``sd``.
+        num_samples: Pairs in all.
+        num_val: Training pairs that are held out.
+        batch_size: Pairs in a minibatch.
+        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
+        seed: Seed of the sources.
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(
+        self,
+        root: str = "data/pde_source",
+        field: Literal["channelised", "spe10"] = "channelised",
+        field_seed: int = 0,
+        spe10_file: str | None = None,
+        layer: int = 36,
+        origin: tuple[int, int] = (0, 0),
+        spread: Literal["variance", "sd"] = "variance",
+        num_samples: int = 1500,
+        num_val: int = 0,
+        batch_size: int = 64,
+        sampling: Sampling = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if num_samples < 10:
+            raise ValueError(f"num_samples must be at least 10, got {num_samples}")
+        self.num_test = num_samples // 5
+        if not 0 <= num_val < num_samples - self.num_test:
+            raise ValueError(f"num_val must leave training samples, got {num_val}")
+        self.spec = pde.SourceDataSpec(
+            field=field,
+            field_seed=field_seed,
+            spe10_file=spe10_file,
+            layer=layer,
+            origin=origin,
+            spread=spread,
+            num_samples=num_samples,
+            seed=seed,
+        )
+        place = f"{field}-{field_seed}" if field == "channelised" else (
+            f"spe10-{layer}-{origin[0]}-{origin[1]}"
+        )
+        self.path = Path(root) / f"{place}-{spread}-{num_samples}-{seed}.npz"
+        self.num_val, self.batch_size, self.sampling = num_val, batch_size, sampling
+        self._data: pde.Dataset | None = None
+
+    def prepare_data(self) -> None:
+        """Solve and write the set, unless it is there."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        pde.generate(self.spec, self.path)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the set."""
+        if self._data is None:
+            self._data = pde.load(self.path)
+
+    @property
+    def data(self) -> pde.Dataset:
+        """The whole set.
+
+        Raises:
+            RuntimeError: Before :meth:`setup`.
+        """
+        if self._data is None:
+            raise RuntimeError("call prepare_data() and setup() first")
+        return self._data
+
+    def split(self, name: Literal["train", "val", "test"]) -> slice:
+        """Return which samples a split holds."""
+        first_test = len(self.data) - self.num_test
+        first_val = first_test - self.num_val
+        return {
+            "train": slice(0, first_val),
+            "val": slice(first_val, first_test),
+            "test": slice(first_test, len(self.data)),
+        }[name]
+
+    def arrays(
+        self, name: Literal["train", "val", "test"]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return sources [n, ny, nx] and velocities [n, edges] of a split."""
+        chosen = self.split(name)
+        return self.data.source(chosen), self.data.velocity[chosen]
+
+    def _tensors(self, name: Literal["train", "val", "test"]) -> tuple[torch.Tensor, torch.Tensor]:
+        source, velocity = self.arrays(name)
+        return torch.from_numpy(source).float(), torch.from_numpy(velocity).float()
+
+    def train_dataloader(self) -> BatchStream:
+        """Return the minibatch stream."""
+        return BatchStream(self._tensors("train"), self.batch_size, self.sampling)
+
+    def val_dataloader(self) -> Any:
+        """Return the validation samples in order, an empty list if none are held out."""
+        return self._loader("val") if self.num_val else []
+
+    def test_dataloader(self) -> Any:
+        """Return the test samples in order."""
+        return self._loader("test")
+
+    def _loader(self, name: Literal["val", "test"]) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*self._tensors(name)), batch_size=100)
+
+    def least_squares_error(self) -> NDArray[np.float64]:
+        """Return the relative L2 errors, [n], of linear least squares from source to velocity.
+
+        The map is linear and its inputs span two dimensions, so this is exact up to round-off:
+        the baseline that any network for this problem has to be seen beside.
+        """
+        source, velocity = self.arrays("train")
+        flat = source.reshape(len(source), -1)
+        varying = np.ptp(flat, axis=0) > 0
+        weights = np.linalg.lstsq(flat[:, varying], velocity, rcond=None)[0]
+        test_source, test_velocity = self.arrays("test")
+        predicted = test_source.reshape(len(test_source), -1)[:, varying] @ weights
+        error: NDArray[np.float64] = np.linalg.norm(predicted - test_velocity, axis=1)
+        return error / np.linalg.norm(test_velocity, axis=1)
