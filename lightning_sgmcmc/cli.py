@@ -45,7 +45,9 @@ class _Parser(LightningArgumentParser):
     """Says what is wrong in one line and exits with status 2."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        fail(message)
+        if not self.exit_on_error:  # a nested parser, whose caller collects its complaint
+            super().error(message, ex)
+        fail(_reason(message, ex))
 
 
 class _TaskAction(jsonargparse.ActionConfigFile):
@@ -115,9 +117,6 @@ class ChainCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Seed the chain with the run's seed, choose the folder and find the checkpoint."""
-        for key in ("model", "data"):
-            if self.config.get(key) is None:
-                raise CommandLineError("nothing to run: give --task NAME or --config FILE")
         sampler = self.config.model.init_args.get("sampler")
         init = getattr(sampler, "init_args", None)
         seed = self.config.seed_everything
@@ -216,6 +215,18 @@ def _one_line(message: str) -> str:
     return re.sub(r"\s+", " ", str(message)).strip()
 
 
+def _reason(message: str, error: BaseException | None) -> str:
+    """Return the first cause that names something, out of the parser's nested complaints."""
+    if "the following arguments are required" in message:
+        return "nothing to run: give --task NAME or --config FILE"
+    causes = [message]
+    while error is not None:
+        causes.append(str(error))
+        error = error.__cause__ or error.__context__
+    said = [c for c in causes if c and not c.startswith(("Does not validate", "Parser key"))]
+    return said[-1] if said else causes[0].split("Given value type")[0]
+
+
 def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     """Run what the command line says.
 
@@ -234,7 +245,7 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     try:
         cli = ChainCLI(configs, arguments)
     except _USER_ERRORS as error:
-        fail(str(error))
+        fail(_reason(str(error), error))
     finally:
         sys.argv = program
     folder = cli.folder

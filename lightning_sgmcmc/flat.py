@@ -15,7 +15,7 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Split a vector [d] into views shaped like the tensors of ``like``."""
-    parts = vector.split([t.numel() for t in like])
+    parts = torch.split(vector, [t.numel() for t in like])
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 
 

@@ -20,9 +20,11 @@ class NoiseStream:
 
         z1 = sqrt(-2 log u) cos(2 pi v),   z2 = sqrt(-2 log u) sin(2 pi v)
 
-    with 31-bit u and 32-bit v, which reaches 6.6 standard deviations and costs two thirds of
-    ``Tensor.normal_`` (478,410 numbers: 0.9 ms against 1.3 ms on a two-core Xeon). Other CPU types
-    use NumPy's ziggurat; other devices use their own ``torch.Generator``.
+    with 31-bit u, which reaches 6.6 standard deviations, and v = (k + delta) / 2^16 with 16-bit k
+    and one delta ~ U[0, 1) a draw: every number is normal, and every polynomial in a draw of
+    degree below 2^16 has its exact mean. It costs half of ``Tensor.normal_``, being made of few
+    bits and few passes over memory. Other CPU types use NumPy's ziggurat; other devices use their
+    own ``torch.Generator``.
 
     Args:
         like: Tensors on one device and of one type; draws have their shapes.
@@ -47,14 +49,14 @@ class NoiseStream:
         self._half = (numel + 1) // 2
         self._flat = torch.empty(2 * self._half, device=self.device, dtype=self.dtype)
         sizes = [t.numel() for t in like]
-        self._views = [
-            part.view(t.shape) for part, t in zip(self._flat[:numel].split(sizes), like, strict=True)
-        ]
+        parts = torch.split(self._flat[:numel], sizes)
+        self._views = [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
         self._numpy: np.random.Generator | None = None
         self._torch: torch.Generator | None = None
         if self.device.type == "cpu":
             self._numpy = np.random.Generator(np.random.SFC64(sequence))
-            self._scratch = torch.empty(3, self._half, dtype=self.dtype)
+            self._cosine = torch.empty(self._half, dtype=self.dtype)
+            self._tiny = torch.tensor(2.0**-64, dtype=self.dtype)
         else:
             self._torch = torch.Generator(self.device)
             self._torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
@@ -82,18 +84,24 @@ class NoiseStream:
         return float(torch.rand((), generator=self._torch, device=self.device))
 
     def _box_muller(self, generator: np.random.Generator) -> None:
-        bits = generator.integers(
-            -(2**63), 2**63 - 1, size=self._half, dtype=np.int64, endpoint=True
+        half, cosine = self._half, self._cosine
+        words = (half + 1) // 2  # of 64 bits, for the radii; half as many serve the angles
+        bits = torch.from_numpy(
+            generator.integers(
+                -(2**63), 2**63 - 1, size=words + (half + 3) // 4, dtype=np.int64, endpoint=True
+            )
         )
-        radius, angle, cosine = self._scratch
-        self._scratch[:2].copy_(torch.from_numpy(bits).view(torch.int32).view(2, self._half))
-        # |integer| / 2^31 lies in [0, 1] with full relative precision near 0, where the tail is.
-        radius.abs_().mul_(2.0**-31).clamp_(min=2.0**-32).log_().mul_(-2.0).sqrt_()
-        angle.mul_(math.pi * 2.0**-31)
+        radius, angle = self._flat[:half], self._flat[half:]
+        radius.copy_(bits[:words].view(torch.int32)[:half])
+        # u^2 = (integer / 2^31)^2 keeps its relative precision near 0, where the tail is; the
+        # summand below it keeps log u finite.
+        torch.addcmul(self._tiny, radius, radius, value=2.0**-62, out=radius)
+        radius.log_().neg_().sqrt_()
+        angle.copy_(bits[words:].view(torch.int16)[:half])
+        angle.add_(generator.random()).mul_(math.pi * 2.0**-15)
         torch.cos(angle, out=cosine)
-        angle.sin_()
-        torch.mul(radius, cosine, out=self._flat[: self._half])
-        torch.mul(radius, angle, out=self._flat[self._half :])
+        angle.sin_().mul_(radius)
+        radius.mul_(cosine)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator's state as tensors, loadable with ``weights_only=True``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import BatchStream, GaussianPrior, PSGLD
+from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior, Sampler
 from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.loggers import CSVLog
 from lightning_sgmcmc.module import SGMCMCModule
@@ -46,7 +47,12 @@ class ToyData(L.LightningDataModule):
 class Toy(SGMCMCModule):
     """y ~ N(w x, NOISE^2) with a linear net, or any other."""
 
-    def __init__(self, sampler: Any = None, net: nn.Module | None = None, **chain: Any) -> None:
+    def __init__(
+        self,
+        sampler: Callable[[Iterable[nn.Parameter]], Sampler] | None = None,
+        net: nn.Module | None = None,
+        **chain: Any,
+    ) -> None:
         if sampler is None:
             sampler = partial(PSGLD, lr=1e-3, prior=GaussianPrior(variance=4.0))
         super().__init__(net or nn.Linear(NUM_FEATURES, 1, bias=False), sampler, **chain)

@@ -59,21 +59,21 @@ class LBFGSOperator:
     def apply(self, vector: Tensor) -> Tensor:
         """Return G times a vector [..., d], by the two-loop recursion."""
         pairs = list(zip(self.steps, self._damped, self._curvature, strict=True))
-        q, alphas = vector, []
+        q, alphas = vector.clone(), []
         for s, y, sy in reversed(pairs):
             alpha = dot(s, q) / sy
-            q = q - alpha * y
+            q.addcmul_(alpha, y, value=-1)
             alphas.append(alpha)
-        xi = q / self.gamma
+        xi = q.div_(self.gamma)
         for (s, y, sy), alpha in zip(pairs, reversed(alphas), strict=True):
-            xi = xi + (alpha - dot(y, xi) / sy) * s
+            xi.addcmul_(alpha - dot(y, xi) / sy, s)
         return xi
 
     def root(self, vector: Tensor) -> Tensor:
         """Return S times a vector [..., d]."""
         eta = vector / self.gamma.sqrt()
         for s, w, sy in zip(self.steps, self._root, self._curvature, strict=True):
-            eta = eta - s * (dot(w, eta) / sy)
+            eta.addcmul_(dot(w, eta) / sy, s, value=-1)
         return eta
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.flat import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 
@@ -64,24 +65,30 @@ class RMSProp(Preconditioner):
         self.alpha, self.eps, self.floor = alpha, eps, floor
         self.gamma_probes, self.start_at_gradient = gamma_probes, start_at_gradient
         self.needs_target = gamma_probes is not None
+        # V, 1/C and C^(1/2) as vectors, and the same memory as lists like the parameters.
+        self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
         self._square_avg: list[Tensor] = []
-        self._denominator: list[Tensor] = []  # 1/C
-        self._root: list[Tensor] = []  # C^(1/2), kept only once frozen
+        self._denominator: list[Tensor] = []
+        self._root: list[Tensor] = []
         self._started = False
 
     def attach(self, params: Sequence[Tensor]) -> None:
         """Allocate V for these parameters."""
         super().attach(params)
-        self._root, self._started = [], False
-        self._square_avg = [torch.zeros_like(p) for p in params]
-        self._denominator = [torch.full_like(p, self.eps) for p in params]
+        self._started = False
+        zeros = flatten([torch.zeros_like(p) for p in params])
+        self._flat = (zeros, zeros.clone(), zeros.clone())
+        self._square_avg, self._denominator, self._root = (
+            unflatten(vector, params) for vector in self._flat
+        )
+        self._refresh()
 
     def update(self, grads: Sequence[Tensor]) -> None:
         """V <- alpha V + (1 - alpha) g^2."""
         if self.start_at_gradient and not self._started:
             torch._foreach_addcmul_(self._square_avg, list(grads), list(grads))
         else:
-            torch._foreach_mul_(self._square_avg, self.alpha)
+            self._flat[0].mul_(self.alpha)
             torch._foreach_addcmul_(
                 self._square_avg, list(grads), list(grads), value=1 - self.alpha
             )
@@ -89,19 +96,13 @@ class RMSProp(Preconditioner):
         self._refresh()
 
     def _refresh(self) -> None:
-        torch._foreach_copy_(self._denominator, self._square_avg)
-        torch._foreach_sqrt_(self._denominator)
+        square_avg, denominator, root = self._flat
+        torch.sqrt(square_avg, out=denominator)
         shift = self.eps
         if self.floor:
-            total = torch.stack([d.sum(dtype=torch.float64) for d in self._denominator]).sum()
-            numel = sum(d.numel() for d in self._denominator)
-            shift += self.floor * float(total) / numel
-        torch._foreach_add_(self._denominator, shift)
-
-    def freeze(self) -> None:
-        """Keep C, and its root, from now on."""
-        super().freeze()
-        self._root = list(torch._foreach_rsqrt(self._denominator))
+            shift += self.floor * float(denominator.mean(dtype=torch.float64))
+        denominator.add_(shift)
+        torch.rsqrt(denominator, out=root)
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Divide by eps + floor + sqrt V, in place."""
@@ -111,7 +112,7 @@ class RMSProp(Preconditioner):
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw C^(1/2) z."""
         z = stream.normal()
-        torch._foreach_mul_(z, self._root or torch._foreach_rsqrt(self._denominator))
+        torch._foreach_mul_(z, self._root)
         return z
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
@@ -162,10 +163,7 @@ class RMSProp(Preconditioner):
         super().load_state_dict(state)
         torch._foreach_copy_(self._square_avg, list(state["square_avg"]))
         self._started = bool(state["started"])
-        self._root = []
         self._refresh()
-        if self.frozen:
-            self.freeze()
 
     def __repr__(self) -> str:
         return f"RMSProp(alpha={self.alpha:g}, eps={self.eps:g}, floor={self.floor:g})"

@@ -1,0 +1,228 @@
+"""The command line: one folder a run, clear refusals, exact continuation, W&B without a key."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from lightning_sgmcmc import cli
+from lightning_sgmcmc.posterior import load_posterior
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TOY = """
+name: toy
+model:
+  class_path: tests.toy.Toy
+  init_args:
+    sampler:
+      class_path: lightning_sgmcmc.PSGLD
+      init_args:
+        lr: 1.0e-3
+        prior:
+          class_path: lightning_sgmcmc.GaussianPrior
+          init_args: {variance: 4.0}
+    burn_in: 10
+    thinning: 5
+data:
+  class_path: tests.toy.ToyData
+trainer:
+  max_steps: 40
+  log_every_n_steps: 4
+  num_sanity_val_steps: 0
+  enable_model_summary: false
+  accelerator: cpu
+  devices: 1
+"""
+
+
+@pytest.fixture()
+def configs(tmp_path: Path, monkeypatch: Any) -> Path:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "toy.yaml").write_text(TOY)
+    (folder / "other.yaml").write_text(TOY)
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "SGMCMC_RUN_FOLDER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # no netrc
+    return folder
+
+
+def run(configs: Path, *arguments: str) -> Path:
+    return cli.main(configs, ["--task", "toy", "--wandb_project=null", *arguments])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_run_leaves_what_it_says(configs: Path, capsys: Any) -> None:
+    folder = run(configs)
+    assert capsys.readouterr().out.strip().splitlines()[-1] == str(folder)
+    assert folder.parent == Path("runs/toy")
+    assert folder.name.startswith("psgld-seed0-")
+    content = json.loads((folder / "results.json").read_text())
+    for key in (
+        "schema", "provenance", "task", "sampler", "seed", "temperature", "num_data",
+        "num_parameters", "num_draws", "num_gradients", "wall_seconds", "metrics", "diagnostics",
+        "paper",
+    ):  # fmt: skip
+        assert key in content
+    assert (content["num_data"], content["num_draws"], content["num_gradients"]) == (64, 6, 40)
+    assert {"ensemble", "posterior_mean", "last", "burn_in"} <= content["metrics"].keys()
+    assert {p.stem for p in (folder / "figures").glob("*.png")} == {"learning_curve", "trace"}
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(r["step"]) for r in rows if r["train/nll"]] == list(range(4, 41, 4))
+    assert len(load_posterior(folder)) == 6
+
+
+def test_config_reruns_the_run(configs: Path) -> None:
+    first = run(configs, "--out", "first", "--seed_everything=3", "--model.sampler.lr=2e-3")
+    second = cli.main(
+        configs, ["--config", str(first / "config.yaml"), "--out", "second"]
+    )
+    for name in ("step_15", "step_40"):
+        a, b = (load_file(f / f"samples/chain0/{name}.safetensors") for f in (first, second))
+        assert all(torch.equal(a[k], b[k]) for k in a)
+    assert json.loads((second / "results.json").read_text())["seed"] == 3
+
+
+def test_seed_changes_the_chain(configs: Path) -> None:
+    a, b = (
+        load_file(run(configs, "--out", f"s{s}", f"--seed_everything={s}")
+                  / "samples/chain0/step_40.safetensors")
+        for s in (1, 2)
+    )
+    assert not torch.equal(a["net.weight"], b["net.weight"])
+
+
+def test_stopped_run_continues(configs: Path) -> None:
+    whole = run(configs, "--out", "whole", "--checkpoint_every=10")
+    run(configs, "--out", "part", "--checkpoint_every=10", "--trainer.max_steps=23")
+    folder = Path("part")
+    cli.main(configs, ["--out", "part", "--ckpt_path", "last", "--trainer.max_steps=40"])
+    for name in (f"step_{k}.safetensors" for k in range(15, 41, 5)):
+        a, b = (load_file(f / "samples/chain0" / name) for f in (whole, folder))
+        assert all(torch.equal(a[k], b[k]) for k in a)
+    assert json.loads((folder / "results.json").read_text())["num_draws"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "nothing"], "unknown task 'nothing': choose one of other, toy"),
+        ([], "give --task NAME"),
+        (["--task", "toy", "--model.sampler.lrr=1"], "lrr"),
+        (["--task", "toy", "--model.sampler.lr=fast"], "lr"),
+        (["--task", "toy", "--model.sampler.lr=-1"], "lr must be a positive number"),
+        (["--task", "toy", "--model.sampler=NoSampler"], "NoSampler"),
+        (["--task", "toy", "--model.burn_in=100"], "burn_in = 100 is not shorter"),
+        (["--task", "toy", "--trainer.precision=16-mixed"], "16-mixed"),
+        (["--task", "toy", "--trainer.gradient_clip_val=1.0"], "gradient_clip_val"),
+        (["--ckpt_path", "last", "--out", "none"], "no run to continue in none"),
+        (["--task", "toy", "--ckpt_path", "last", "--out", "none"], "there is no checkpoint none"),
+        (["--task", "toy", "--ckpt_path", "gone.ckpt"], "there is no checkpoint gone.ckpt"),
+        (
+            ["--task", "toy", "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",
+             "--trainer.callbacks.rate=1.5", "--trainer.callbacks.start=0",
+             "--trainer.callbacks.stop=5"],
+            "sparse rate must lie in [0, 1)",
+        ),
+        (
+            ["--task", "toy", "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",
+             "--trainer.callbacks.rate=0.5", "--trainer.callbacks.start=0",
+             "--trainer.callbacks.stop=20"],
+            "pruning must end before draws",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_command_is_one_line_and_status_2(
+    configs: Path, capsys: Any, arguments: list[str], message: str
+) -> None:
+    before = files(configs.parent)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(configs, arguments)
+    assert stop.value.code == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert files(configs.parent) == before
+
+
+def test_a_folder_that_holds_a_run_is_refused(configs: Path, capsys: Any) -> None:
+    folder = run(configs, "--out", "mine")
+    before = files(folder)
+    with pytest.raises(SystemExit) as stop:
+        run(configs, "--out", "mine")
+    assert stop.value.code == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert files(folder) == before
+
+
+def test_diverging_run_ends_with_advice(configs: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run(configs, "--out", "hot", "--model.sampler=lightning_sgmcmc.SGLD",
+            "--model.sampler.lr=5.0")  # fmt: skip
+    assert stop.value.code == 3
+    assert "lower lr" in capsys.readouterr().err
+
+
+def test_without_a_key_wandb_is_offline_and_says_so(configs: Path, caplog: Any) -> None:
+    with caplog.at_level("INFO"):
+        folder = cli.main(configs, ["--task", "toy", "--out", "tracked"])
+    assert any("no API key, logging offline" in r.getMessage() for r in caplog.records)
+    assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_print_config_is_a_config(configs: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(configs, ["--task", "toy", "--model.thinning=7", "--print_config"])
+    assert stop.value.code == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["thinning"] == 7
+
+
+SWEEPS = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
+def test_sweep_parameters_are_options_of_the_task(path: Path, capsys: Any) -> None:
+    sweep = yaml.safe_load(path.read_text())
+    fixed = [a for a in sweep["command"] if not a.startswith("${")]
+    for name, parameter in sweep["parameters"].items():
+        value = parameter["values"][0] if "values" in parameter else parameter["min"]
+        with pytest.raises(SystemExit) as stop:
+            cli.main(ROOT / "configs", [*fixed, f"--{name}={value}", "--print_config"])
+        assert stop.value.code == 0, name
+        assert str(value) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
+def test_sweep_fits_the_schema_of_wandb(path: Path) -> None:
+    """The package ``sweeps`` is W&B's own; it pins an old NumPy, so only its schema is read."""
+    try:
+        entries = metadata.files("sweeps") or []
+    except metadata.PackageNotFoundError:
+        pytest.skip("W&B's package `sweeps` is not installed (pip install --no-deps sweeps)")
+    schema = next(e for e in entries if str(e).endswith("schema.json"))
+    validator = jsonschema.Draft7Validator(json.loads(Path(str(schema.locate())).read_text()))
+    sweep = yaml.safe_load(path.read_text())
+    assert list(validator.iter_errors(sweep)) == []
+    assert list(validator.iter_errors(sweep | {"method": "guess"}))
+
+
+def test_environment_is_clean_after_a_run(configs: Path) -> None:
+    run(configs, "--out", "one")
+    assert run(configs).parent == Path("runs/toy")
+    assert "LOCAL_RANK" not in os.environ
