@@ -27,6 +27,7 @@ from lightning_sgmcmc.callbacks import (
     KeepDraws,
     ReplicasDifferError,
 )
+from lightning_sgmcmc.complaints import reason
 from lightning_sgmcmc.figures import draw_all
 from lightning_sgmcmc.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.module import SGMCMCModule
@@ -47,7 +48,7 @@ class _Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a nested parser, whose caller collects its complaint
             super().error(message, ex)
-        fail(_reason(message, ex))
+        fail(reason(message, ex))
 
 
 class _TaskAction(jsonargparse.ActionConfigFile):
@@ -215,18 +216,6 @@ def _one_line(message: str) -> str:
     return re.sub(r"\s+", " ", str(message)).strip()
 
 
-def _reason(message: str, error: BaseException | None) -> str:
-    """Return the first cause that names something, out of the parser's nested complaints."""
-    if "the following arguments are required" in message:
-        return "nothing to run: give --task NAME or --config FILE"
-    causes = [message]
-    while error is not None:
-        causes.append(str(error))
-        error = error.__cause__ or error.__context__
-    said = [c for c in causes if c and not c.startswith(("Does not validate", "Parser key"))]
-    return said[-1] if said else causes[0].split("Given value type")[0]
-
-
 def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     """Run what the command line says.
 
@@ -245,7 +234,7 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     try:
         cli = ChainCLI(configs, arguments)
     except _USER_ERRORS as error:
-        fail(_reason(str(error), error))
+        fail(reason(str(error), error))
     finally:
         sys.argv = program
     folder = cli.folder

@@ -124,10 +124,21 @@ def test_stopped_run_continues(configs: Path) -> None:
     [
         (["--task", "nothing"], "unknown task 'nothing': choose one of other, toy"),
         ([], "give --task NAME"),
-        (["--task", "toy", "--model.sampler.lrr=1"], "lrr"),
-        (["--task", "toy", "--model.sampler.lr=fast"], "lr"),
+        (
+            ["--task", "toy", "--model.sampler.lrr=1"],
+            "PSGLD has no option 'lrr': it takes lr, alpha, eps, floor",
+        ),
+        (
+            ["--task", "toy", "--model.sampler.lr=fast"],
+            "model.sampler.lr: expected float or ['auto'], got fast",
+        ),
         (["--task", "toy", "--model.sampler.lr=-1"], "lr must be a positive number"),
-        (["--task", "toy", "--model.sampler=NoSampler"], "NoSampler"),
+        (
+            ["--task", "toy", "--model.sampler=NoSampler"],
+            "model.sampler: unknown class 'NoSampler': choose one of HASGLD, PSGLD, SGHMC, SGLD",
+        ),
+        (["--task", "toy", "--nonsense=1"], "nonsense"),
+        (["--task", "toy", "--trainer.max_steps=few"], "trainer.max_steps: expected int, got few"),
         (["--task", "toy", "--model.burn_in=100"], "burn_in = 100 is not shorter"),
         (["--task", "toy", "--trainer.precision=16-mixed"], "16-mixed"),
         (["--task", "toy", "--trainer.gradient_clip_val=1.0"], "gradient_clip_val"),

@@ -1,0 +1,79 @@
+"""The parser's nested complaints as one line that names the field and the choices."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+
+from lightning_sgmcmc import samplers
+
+_NOTHING = "nothing to run: give --task NAME or --config FILE"
+
+
+def reason(message: str, error: BaseException | None = None) -> str:
+    """Return what is wrong, in one line.
+
+    Args:
+        message: The outermost complaint.
+        error: The exception that carries it, whose causes are looked through.
+    """
+    if "the following arguments are required" in message:
+        return _NOTHING
+    causes = [message]
+    while error is not None:
+        causes.append(str(error))
+        error = error.__cause__ or error.__context__
+    field = _field(causes)
+    refused = re.search(r"Option '([^']+)' is not accepted", causes[-1])
+    if refused:
+        classes = re.findall(r"class_path='([\w.]+)'", " ".join(causes))
+        known = f": it takes {', '.join(_arguments(classes[-1]))}" if classes else ""
+        name = classes[-1].rsplit(".", 1)[-1] if classes else field
+        return f"{name} has no option {refused[1]!r}{known}"
+    unknown = re.search(r"Expected a dot import path string: (\S+)", causes[-1])
+    if unknown:
+        choices = ", ".join(n for n in samplers.__all__ if n != "Sampler")
+        known = f": choose one of {choices}, or the path of a class" if "sampler" in field else ""
+        return f"{field}: unknown class {unknown[1]!r}{known}"
+    text = " ".join(causes[-1].split())
+    if not text.startswith(("Expected a", "Does not validate")):
+        return text
+    return f"{field}: {_expected(causes)}"
+
+
+def _field(causes: list[str]) -> str:
+    """Return the dotted name of the innermost field that a complaint is about."""
+    longest: list[str] = []
+    for cause in causes:
+        keys = re.findall(r'Parser key "([\w.]+)"', cause)
+        if len(keys) > len(longest):
+            longest = keys
+    return ".".join(longest) or "command line"
+
+
+def _expected(causes: list[str]) -> str:
+    """Return what was expected and given, from the innermost complaint that says both."""
+    whole = next(
+        (c for c in reversed(causes) if c.lstrip().startswith("Does not validate")), causes[-1]
+    )
+    if 'Parser key "' in whole:
+        whole = causes[-1]
+    kinds = re.findall(r"Expected a (?:<class '(\w+)'>|typing\.(Literal\[.*?\]|\w+))", whole)
+    given = re.search(r"(?:Given value|Got value): (.+)", whole) or re.search(
+        r"Got value: (.+)", causes[-1]
+    )
+    names = " or ".join(dict.fromkeys(a or b.removeprefix("Literal") for a, b in kinds))
+    said = f", got {given[1].strip()}" if given else ""
+    return f"expected {names or 'another value'}{said}"
+
+
+def _arguments(path: str) -> list[str]:
+    """Return the names of a class's constructor arguments, its bases' included."""
+    module, _, name = path.rpartition(".")
+    names: dict[str, None] = {}
+    for base in getattr(import_module(module), name).__mro__:
+        if base.__module__.startswith(("torch.", "lightning.", "builtins")):
+            break
+        names |= dict.fromkeys(inspect.signature(base.__init__).parameters)
+    return [n for n in names if n not in ("self", "args", "kwargs", "chain", "params", "net")]
