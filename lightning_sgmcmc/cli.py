@@ -56,7 +56,9 @@ class _TaskAction(jsonargparse.ActionConfigFile):
 
     folder = Path("configs")
 
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, cfg: Any, values: Any, option_string: str | None = None
+    ) -> None:
         if option_string == "--task":
             names = sorted(path.stem for path in self.folder.glob("*.yaml"))
             if values not in names:
@@ -95,7 +97,10 @@ class ChainCLI(LightningCLI):
         parser = self.parser_class(**kwargs)
         action = type("_Action", (_TaskAction,), {"folder": self._configs})
         parser.add_argument(
-            "-c", "--config", "--task", action=action,
+            "-c",
+            "--config",
+            "--task",
+            action=action,
             help="name of a task in configs/, or path of a YAML file; overrides come after it",
         )
         return parser
@@ -105,14 +110,18 @@ class ChainCLI(LightningCLI):
         parser.add_argument("--name", type=str, default="run", help="name of the task in runs/")
         parser.add_argument("--out", type=str | None, default=None, help="folder of the run")
         parser.add_argument(
-            "--ckpt_path", type=str | None, default=None,
+            "--ckpt_path",
+            type=str | None,
+            default=None,
             help='"last" continues the run in --out; or the path of a checkpoint',
         )
         parser.add_argument(
             "--checkpoint_every", type=int, default=500, help="steps between checkpoints"
         )
         parser.add_argument(
-            "--wandb_project", type=str | None, default="lightning-sgmcmc",
+            "--wandb_project",
+            type=str | None,
+            default="lightning-sgmcmc",
             help="project in Weights & Biases; null for none",
         )
 
@@ -283,7 +292,9 @@ def finish(cli: ChainCLI, seconds: float) -> None:
     rows.append(("draws kept", str(content["num_draws"])))
     temperature = content["diagnostics"].get("kinetic_temperature")
     if temperature is not None:
-        rows.append(("kinetic temperature", f"{temperature:.3f} (stated {module.sampler.temperature:g})"))
+        rows.append(
+            ("kinetic temperature", f"{temperature:.3f} (stated {module.sampler.temperature:g})")
+        )
     rows.append(("time", f"{seconds / 60:.1f} min"))
     width = max(len(name) for name, _ in rows)
     print()
@@ -335,9 +346,11 @@ def _value(arguments: list[str], option: str) -> str | None:
 def _quiet() -> None:
     """Silence what Lightning says of itself; the run says what matters."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda record: not re.search(
-            r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree",
-            record.getMessage(),
+        lambda record: (
+            not re.search(
+                r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree",
+                record.getMessage(),
+            )
         )
     )
     for pattern in (

@@ -79,7 +79,11 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
         np.atleast_1d(np.asarray(figure.subplots(len(panels), 1, sharex=True))), panels, strict=True
     ):
         for shade, (name, values) in enumerate(curves.items()):
-            x = steps if len(values) == len(steps) else np.linspace(steps[0], steps[-1], len(values))
+            x = (
+                steps
+                if len(values) == len(steps)
+                else np.linspace(steps[0], steps[-1], len(values))
+            )
             axes.plot(x, values, ".-", lw=0.8, ms=3, color=str(0.25 * shade), label=name or None)
         axes.set_ylabel(label)
         if len(curves) > 1:

@@ -93,9 +93,7 @@ class Target:
             if not log_density.requires_grad:
                 return
             grads = torch.autograd.grad(log_density, self.params, create_graph=True)
-            inner = torch.stack(
-                [(g * v).sum() for g, v in zip(grads, vectors, strict=True)]
-            ).sum()
+            inner = torch.stack([(g * v).sum() for g, v in zip(grads, vectors, strict=True)]).sum()
             products = torch.autograd.grad(inner, self.params, materialize_grads=True)
         torch._foreach_add_(total, list(products), alpha=-1 / self.num_data)
 

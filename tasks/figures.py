@@ -80,4 +80,3 @@ def flow_figure(
     for panel in axes[:, 0]:
         panel.set_ylabel("y")
     return figure
-

@@ -101,8 +101,11 @@ class PDESource(RegressionTask):
         """Return rows of the table that a run prints last."""
         metrics, details = results["metrics"], results["task_details"]
         rows = [
-            (label, f"{metrics[key]['relative_l2_mean_percent']:.3f} %  (median "
-             f"{metrics[key]['relative_l2_median_percent']:.3f} %)")
+            (
+                label,
+                f"{metrics[key]['relative_l2_mean_percent']:.3f} %  (median "
+                f"{metrics[key]['relative_l2_median_percent']:.3f} %)",
+            )
             for label, key in (
                 ("ensemble of draws", "ensemble"),
                 ("mean of the weights", "posterior_mean"),
@@ -117,11 +120,18 @@ class PDESource(RegressionTask):
         rows.append(("exact linear least squares", f"{linear:.1e} %"))
         ensemble = metrics["ensemble"]
         rows.append(
-            ("coverage of 50, 90, 95 % bands",
-             ", ".join(f"{100 * ensemble[f'coverage_{p}']:.1f} %" for p in (50, 90, 95)))
+            (
+                "coverage of 50, 90, 95 % bands",
+                ", ".join(f"{100 * ensemble[f'coverage_{p}']:.1f} %" for p in (50, 90, 95)),
+            )
         )
-        rows.append(("noise scale", f"{100 * details['noise_scale']:.4f} % of the flow's size, "
-                     f"from {details['noise_scale_from']}"))
+        rows.append(
+            (
+                "noise scale",
+                f"{100 * details['noise_scale']:.4f} % of the flow's size, "
+                f"from {details['noise_scale_from']}",
+            )
+        )
         return rows
 
     def figures(self, keep: KeepDraws) -> dict[str, Figure]:

@@ -153,9 +153,7 @@ class RegressionTask(SGMCMCModule):
             "rmse": float((prediction.mean - truth).square().mean().sqrt()),
             "nll": float(prediction.nll.mean()),
             **band_metrics(truth[:, columns], prediction.mean[:, columns], std[:, columns]),
-            "weights_share_of_variance": float(
-                (spread**2).mean() / (std[:, columns] ** 2).mean()
-            ),
+            "weights_share_of_variance": float((spread**2).mean() / (std[:, columns] ** 2).mean()),
         }
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

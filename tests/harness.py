@@ -59,9 +59,7 @@ class Gaussian:
         result = theta.detach() @ torch.as_tensor(likelihood, dtype=theta.dtype)
         if any(self.gradient_noise):
             sd = torch.tensor(self.gradient_noise, dtype=theta.dtype) / self.num_data
-            result = result + sd * torch.randn(
-                theta.shape, generator=generator, dtype=theta.dtype
-            )
+            result = result + sd * torch.randn(theta.shape, generator=generator, dtype=theta.dtype)
         return result
 
 

@@ -90,9 +90,7 @@ def test_a_run_leaves_what_it_says(configs: Path, capsys: Any) -> None:
 
 def test_config_reruns_the_run(configs: Path) -> None:
     first = run(configs, "--out", "first", "--seed_everything=3", "--model.sampler.lr=2e-3")
-    second = cli.main(
-        configs, ["--config", str(first / "config.yaml"), "--out", "second"]
-    )
+    second = cli.main(configs, ["--config", str(first / "config.yaml"), "--out", "second"])
     for name in ("step_15", "step_40"):
         a, b = (load_file(f / f"samples/chain0/{name}.safetensors") for f in (first, second))
         assert all(torch.equal(a[k], b[k]) for k in a)
@@ -101,8 +99,10 @@ def test_config_reruns_the_run(configs: Path) -> None:
 
 def test_seed_changes_the_chain(configs: Path) -> None:
     a, b = (
-        load_file(run(configs, "--out", f"s{s}", f"--seed_everything={s}")
-                  / "samples/chain0/step_40.safetensors")
+        load_file(
+            run(configs, "--out", f"s{s}", f"--seed_everything={s}")
+            / "samples/chain0/step_40.safetensors"
+        )
         for s in (1, 2)
     )
     assert not torch.equal(a["net.weight"], b["net.weight"])

@@ -87,7 +87,9 @@ class KeepDraws(L.Callback):
                 self.reference[name] = self.measure_network(trainer, module, name)
         if not module.draw_schedule.keeps(step):
             return
-        if not (math.isfinite(float(module.last_loss)) and checks.parameters_finite(module.sampler)):
+        if not (
+            math.isfinite(float(module.last_loss)) and checks.parameters_finite(module.sampler)
+        ):
             raise ChainDivergedError(
                 f"the chain diverged at step {step} with step size {module.current_lr:.3g}: a "
                 "weight is not finite. Lower lr; draws kept before are whole"
@@ -135,7 +137,9 @@ class KeepDraws(L.Callback):
         prediction: Prediction = self._ensembles[name].compute()
         return prediction
 
-    def measure_network(self, trainer: L.Trainer, module: SGMCMCModule, name: str) -> dict[str, Any]:
+    def measure_network(
+        self, trainer: L.Trainer, module: SGMCMCModule, name: str
+    ) -> dict[str, Any]:
         """Return the metrics of the module's current weights on a held-out set."""
         data = self._held_out[name]
         single = data.new_ensemble(module)

@@ -31,7 +31,9 @@ class Posterior:
         self.module = module.eval()
         self._draws: list[tuple[DrawStore, Draw]] = [(s, d) for s in stores for d in s.draws]
         if not self._draws:
-            raise ValueError("the posterior has no draws: was draw_budget 0, or burn-in unfinished?")
+            raise ValueError(
+                "the posterior has no draws: was draw_budget 0, or burn-in unfinished?"
+            )
         constants = stores[0].load_constants()
         first = stores[0].load(self._draws[0][1])
         state = module.state_dict()

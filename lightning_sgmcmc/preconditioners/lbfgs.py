@@ -46,9 +46,7 @@ class LBFGSOperator:
             theta = torch.where(sy < r * base, (1 - r) * base / (base - sy), torch.ones_like(sy))
             y_bar = theta * y + (1 - theta) * gamma * s
             a = gamma * s
-            for b, (a_old, sa_old), sb in zip(
-                self._damped, products, self._curvature, strict=True
-            ):
+            for b, (a_old, sa_old), sb in zip(self._damped, products, self._curvature, strict=True):
                 a = a + (dot(b, s) / sb) * b - (dot(a_old, s) / sa_old) * a_old
             s_y_bar, sa = dot(s, y_bar), dot(s, a)
             self._damped.append(y_bar)

@@ -221,9 +221,11 @@ class Sampler(torch.optim.Optimizer):
     @torch.no_grad()
     def set_masks(self, masks: Sequence[Tensor] | None) -> None:
         """Hold weights at zero where a mask is zero, for drift and noise; None lifts all masks."""
-        self.masks = None if masks is None else [
-            m.to(p.device, p.dtype) for m, p in zip(masks, self.params, strict=True)
-        ]
+        self.masks = (
+            None
+            if masks is None
+            else [m.to(p.device, p.dtype) for m, p in zip(masks, self.params, strict=True)]
+        )
         self.apply_masks_()
 
     @torch.no_grad()

@@ -72,8 +72,10 @@ class PDESourceData(L.LightningDataModule):
             num_samples=num_samples,
             seed=seed,
         )
-        place = f"{field}-{field_seed}" if field == "channelised" else (
-            f"spe10-{layer}-{origin[0]}-{origin[1]}"
+        place = (
+            f"{field}-{field_seed}"
+            if field == "channelised"
+            else (f"spe10-{layer}-{origin[0]}-{origin[1]}")
         )
         self.path = Path(root) / f"{place}-{spread}-{num_samples}-{seed}.npz"
         self.num_val, self.batch_size, self.sampling = num_val, batch_size, sampling

@@ -33,7 +33,8 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     parser.add_argument("--cell", action="append", help="run this cell only; may be repeated")
     parser.add_argument("--list", action="store_true", help="print the names of the cells")
     parser.add_argument(
-        "--choose", action="store_true",
+        "--choose",
+        action="store_true",
         help="run the grid that the protocol was chosen from, on a validation split",
     )
     parser.add_argument("--out", type=Path, help="folder of the cells (default: runs/TABLE)")

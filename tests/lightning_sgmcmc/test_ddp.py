@@ -93,7 +93,8 @@ def test_two_processes_are_one_chain(tmp_path: Path, sampler: str) -> None:
     for name, value in ranks[0].items():
         assert torch.equal(value, ranks[1][name]), name
     names = [
-        sorted(p.name for p in (f / "samples/chain0").glob("step_*.safetensors")) for f in (one, two)
+        sorted(p.name for p in (f / "samples/chain0").glob("step_*.safetensors"))
+        for f in (one, two)
     ]
     assert names[0] == names[1]
     assert len(names[0]) == 5
@@ -101,7 +102,9 @@ def test_two_processes_are_one_chain(tmp_path: Path, sampler: str) -> None:
         single, joint = (load_file(f / "samples/chain0" / name) for f in (one, two))
         for key, value in single.items():
             torch.testing.assert_close(joint[key], value, rtol=1e-6, atol=1e-7)
-    ensembles = [load_file(f) for f in (one / "ensemble0.safetensors", two / "ensemble1.safetensors")]
+    ensembles = [
+        load_file(f) for f in (one / "ensemble0.safetensors", two / "ensemble1.safetensors")
+    ]
     for key, value in ensembles[0].items():
         torch.testing.assert_close(ensembles[1][key], value, rtol=1e-9, atol=1e-9)
 

@@ -144,9 +144,7 @@ def test_gamma_enters_the_step_as_lr_t_over_n() -> None:
     for probes in (None, 0):
         problem = Problem()
         start = problem.weights()
-        sampler = PSGLD(
-            problem.params, lr, eps=0.1, gamma_probes=probes, num_data=N, temperature=T
-        )
+        sampler = PSGLD(problem.params, lr, eps=0.1, gamma_probes=probes, num_data=N, temperature=T)
         sampler.attach(problem.target())
         weights[probes] = problem.run(sampler, 1) - start
     problem = Problem()
