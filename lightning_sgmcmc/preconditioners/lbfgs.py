@@ -41,17 +41,16 @@ class LBFGSOperator:
         self._root: list[Tensor] = []  # y_bar - sqrt(s'y_bar / s'B s) B s
         products: list[tuple[Tensor, Tensor]] = []  # (B_i s_i, s_i'B_i s_i)
         for s, y in zip(self.steps, self.changes, strict=True):
-            base = gamma * dot(s, s)
-            sy = dot(s, y)
-            theta = torch.where(sy < r * base, (1 - r) * base / (base - sy), torch.ones_like(sy))
-            y_bar = theta * y + (1 - theta) * gamma * s
             a = gamma * s
+            base, sy = dot(s, a), dot(s, y)
+            theta = torch.where(sy < r * base, (1 - r) * base / (base - sy), torch.ones_like(sy))
+            y_bar = torch.lerp(a, y, theta)
             for b, (a_old, sa_old), sb in zip(self._damped, products, self._curvature, strict=True):
-                a = a + (dot(b, s) / sb) * b - (dot(a_old, s) / sa_old) * a_old
+                a.addcmul_(dot(b, s) / sb, b).addcmul_(dot(a_old, s) / sa_old, a_old, value=-1)
             s_y_bar, sa = dot(s, y_bar), dot(s, a)
             self._damped.append(y_bar)
             self._curvature.append(s_y_bar)
-            self._root.append(y_bar - (s_y_bar / sa).sqrt() * a)
+            self._root.append(torch.addcmul(y_bar, (s_y_bar / sa).sqrt(), a, value=-1))
             products.append((a, sa))
 
     def apply(self, vector: Tensor) -> Tensor:
@@ -162,7 +161,8 @@ class AveragedLBFGS(Preconditioner):
     def rate(self) -> float:
         """Return omega of the newest operator, in (0, 1]."""
         c1, c2, power = self.omega
-        return min(1.0, c1 * (self._count + c2) ** -power)
+        decayed: float = c1 * (self._count + c2) ** -power
+        return min(1.0, decayed)
 
     def newest(self) -> LBFGSOperator:
         """Return the operator of the pairs in memory, not averaged."""
@@ -198,9 +198,11 @@ class AveragedLBFGS(Preconditioner):
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Return C times ``vectors``."""
         vector = flatten(vectors)
-        total = torch.zeros_like(vector)
+        total: Tensor | None = None
         for weight, operator in zip(self._weights, self._operators, strict=True):
-            total.add_(operator.apply(vector), alpha=weight)
+            product = operator.apply(vector).mul_(weight)
+            total = product if total is None else total.add_(product)
+        assert total is not None
         return unflatten(total, vectors)
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:

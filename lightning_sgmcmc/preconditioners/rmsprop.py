@@ -65,10 +65,10 @@ class RMSProp(Preconditioner):
         self.alpha, self.eps, self.floor = alpha, eps, floor
         self.gamma_probes, self.start_at_gradient = gamma_probes, start_at_gradient
         self.needs_target = gamma_probes is not None
-        # V, 1/C and C^(1/2) as vectors, and the same memory as lists like the parameters.
+        # V, C and C^(1/2) as vectors, and the same memory as lists like the parameters.
         self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
         self._square_avg: list[Tensor] = []
-        self._denominator: list[Tensor] = []
+        self._metric: list[Tensor] = []
         self._root: list[Tensor] = []
         self._started = False
 
@@ -78,7 +78,7 @@ class RMSProp(Preconditioner):
         self._started = False
         zeros = flatten([torch.zeros_like(p) for p in params])
         self._flat = (zeros, zeros.clone(), zeros.clone())
-        self._square_avg, self._denominator, self._root = (
+        self._square_avg, self._metric, self._root = (
             unflatten(vector, params) for vector in self._flat
         )
         self._refresh()
@@ -96,17 +96,16 @@ class RMSProp(Preconditioner):
         self._refresh()
 
     def _refresh(self) -> None:
-        square_avg, denominator, root = self._flat
-        torch.sqrt(square_avg, out=denominator)
+        square_avg, metric, root = self._flat
+        torch.sqrt(square_avg, out=metric)
         shift = self.eps
         if self.floor:
-            shift += self.floor * float(denominator.mean(dtype=torch.float64))
-        denominator.add_(shift)
-        torch.rsqrt(denominator, out=root)
+            shift += self.floor * float(metric.mean(dtype=torch.float64))
+        torch.sqrt(metric.add_(shift).reciprocal_(), out=root)
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
-        """Divide by eps + floor + sqrt V, in place."""
-        torch._foreach_div_(vectors, self._denominator)
+        """Multiply by C, in place."""
+        torch._foreach_mul_(vectors, self._metric)
         return vectors
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
@@ -117,8 +116,8 @@ class RMSProp(Preconditioner):
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (eps + floor + sqrt V)."""
-        pairs = zip(vectors, self._denominator, strict=True)
-        return torch.stack([(v * v * d).sum(dtype=torch.float64) for v, d in pairs]).sum()
+        pairs = zip(vectors, self._metric, strict=True)
+        return torch.stack([(v * v / c).sum(dtype=torch.float64) for v, c in pairs]).sum()
 
     def gamma(
         self, target: Target, grads: Sequence[Tensor], stream: NoiseStream
@@ -133,8 +132,8 @@ class RMSProp(Preconditioner):
         diagonal = target.hessian_diagonal(self.gamma_probes, stream)
         result = list(torch._foreach_mul(diagonal, list(grads)))
         torch._foreach_mul_(result, -(1 - self.alpha))
-        torch._foreach_div_(result, self._denominator)
-        torch._foreach_div_(result, self._denominator)
+        torch._foreach_mul_(result, self._metric)
+        torch._foreach_mul_(result, self._metric)
         roots = torch._foreach_sqrt(self._square_avg)
         torch._foreach_clamp_min_(roots, torch.finfo(roots[0].dtype).tiny)
         torch._foreach_div_(result, roots)
@@ -142,7 +141,7 @@ class RMSProp(Preconditioner):
 
     def check(self, lr: float, num_data: int, prior_precision: float) -> None:
         """Refuse a step at which a weight without gradient would diverge under the prior alone."""
-        largest = max(float((1 / d).max()) for d in self._denominator)
+        largest = float(self._flat[1].max())
         rate = lr * largest * prior_precision / num_data
         if rate >= 2:
             raise ValueError(

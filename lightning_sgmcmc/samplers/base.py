@@ -144,7 +144,7 @@ class Sampler(torch.optim.Optimizer):
         return self.lr
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move the chain by one step.
 
         Args:
@@ -165,6 +165,7 @@ class Sampler(torch.optim.Optimizer):
             raise RuntimeError('lr="auto" is not decided yet: set a number, or use SGMCMCModule')
         if "target" in needs and self.target is None:
             raise RuntimeError("this sampler needs sampler.attach(target) before its first step")
+        stream = self.stream  # made now, so that it refuses mixed types before anything moves
         loss = self._evaluate(closure)
         if "second_gradient" in needs and loss is None:
             raise RuntimeError(
@@ -178,13 +179,13 @@ class Sampler(torch.optim.Optimizer):
         if "second_gradient" not in needs:
             self._move(grads)
         else:
-            old_params = [p.clone() for p in self.params]
-            old_grads = [g.clone() for g in grads]
+            moved = [p.neg() for p in self.params]
+            change = [g.neg() for g in grads]
             self._move(grads)
             self._evaluate(closure)
-            moved = torch._foreach_sub(self.params, old_params)
-            change = torch._foreach_sub(self._gradients(), old_grads)
-            self.preconditioner.observe(list(moved), list(change), self.stream)
+            torch._foreach_add_(moved, self.params)
+            torch._foreach_add_(change, self._gradients())
+            self.preconditioner.observe(moved, change, stream)
         self.steps_taken += 1
         self.gradients += 2 if "second_gradient" in needs else 1
         return loss

@@ -340,6 +340,17 @@ def test_num_data_may_come_later() -> None:
     assert (problem.run(sampler, 1) != before).all()
 
 
+def test_mixed_types_are_refused_before_anything_moves() -> None:
+    params = [torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)]
+    sampler = SGLD(params, 0.1, num_data=5)
+    params[1].data = params[1].data.double()
+    for p in params:
+        p.grad = torch.ones_like(p)
+    with pytest.raises(ValueError, match="one device and one floating-point type"):
+        sampler.step()
+    assert not any(p.any() for p in params)
+
+
 def test_masks_must_match() -> None:
     problem = Problem()
     sampler = chain("SGLD", problem)
