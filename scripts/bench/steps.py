@@ -1,0 +1,166 @@
+"""Time one step of each sampler against torch.optim.SGD's, in interleaved rounds.
+
+A step is zero_grad, forward, backward and the sampler's own step on one fixed minibatch of 100 of
+the network 784-400-400-10 (478,410 weights). Every round times a block of steps of each method
+in a random order; the table gives the median over the rounds of the ratio to that round's SGD,
+and the quartiles.
+
+    python scripts/bench/steps.py [--rounds 40] [--block 20] [--threads N] [--device cpu]
+
+On a busy machine, ``--threads 1 --cpu-time`` counts the process's own time instead of the clock's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp, Sampler
+
+N = 60_000
+BATCH = 100
+PRIOR = 1.0
+LR = 1e-4
+
+Step = Callable[[], None]
+Maker = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+def network(device: torch.device) -> nn.Sequential:
+    """Return the MLP 784-400-400-10, the same at each call."""
+    torch.manual_seed(0)
+    widths = (784, 400, 400, 10)
+    layers: list[nn.Module] = []
+    for i, (m, n) in enumerate(pairwise(widths)):
+        layers += [nn.Linear(m, n)] + ([nn.ReLU()] if i < 2 else [])
+    return nn.Sequential(*layers).to(device)
+
+
+def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) -> Step:
+    """Return a function that takes one whole step of a method on a network of its own."""
+    net = network(device)
+    optimizer = make(list(net.parameters()))
+    x = torch.rand(BATCH, 784, device=device)
+    y = torch.randint(0, 10, (BATCH,), device=device)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(x), y)
+        torch.autograd.backward(loss)
+        return loss
+
+    def step() -> None:
+        optimizer.step(closure)
+
+    if freeze_after is not None:
+        for _ in range(freeze_after):
+            step()
+        assert isinstance(optimizer, Sampler)
+        optimizer.freeze()
+    return step
+
+
+def methods(device: torch.device) -> dict[str, Step]:
+    """Return every method to time, SGD first."""
+    ours: dict[str, Any] = {"num_data": N, "prior": GaussianPrior(PRIOR), "seed": 0}
+    table = {
+        "torch SGD": step_of(lambda p: torch.optim.SGD(p, LR), device),
+        "torch SGD, momentum": step_of(lambda p: torch.optim.SGD(p, LR, momentum=0.9), device),
+        "torch RMSprop": step_of(lambda p: torch.optim.RMSprop(p, LR), device),
+        "SGLD": step_of(lambda p: SGLD(p, LR, **ours), device),
+        "PSGLD, adapting": step_of(lambda p: PSGLD(p, LR, eps=1e-3, **ours), device),
+        "PSGLD, frozen": step_of(lambda p: PSGLD(p, LR, eps=1e-3, **ours), device, 5),
+        "SGHMC": step_of(lambda p: SGHMC(p, LR, momentum=0.9, **ours), device),
+        "SGHMC, RMSProp frozen": step_of(
+            lambda p: SGHMC(p, LR, momentum=0.9, preconditioner=RMSProp(eps=1e-3), **ours),
+            device,
+            5,
+        ),
+        "HASGLD, adapting": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device),
+        "HASGLD, frozen": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device, 5),
+    }
+    if find_spec("torch_sgld") is not None:
+        peer = import_module("torch_sgld")
+        table["torch-sgld SGLD (peer)"] = step_of(
+            lambda p: peer.SGLD(p, lr=LR, temperature=1 / N), device
+        )
+    return table
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--block", type=int, default=20, help="steps of one method in a round")
+    parser.add_argument("--threads", type=int, default=None, help="torch threads")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cpu-time", action="store_true", help="count processor time")
+    args = parser.parse_args()
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = torch.device(args.device)
+    table = methods(device)
+    names = list(table)
+    order = np.random.default_rng(0)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for warm in table.values():
+        for _ in range(5):
+            warm()
+    for _ in range(args.rounds):
+        for i in order.permutation(len(names)):
+            step = table[names[i]]
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            start = clock()
+            for _ in range(args.block):
+                step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds[names[i]].append((clock() - start) / args.block)
+
+    print(hardware(device))
+    print(f"784-400-400-10, batch {BATCH}; {args.rounds} rounds of {args.block}; {clock.__name__}")
+    print(f"{'method':<26}{'x SGD':>8}{'quartiles':>16}{'ms':>9}")
+    base = seconds["torch SGD"]
+    for name in names:
+        ratios = [s / b for s, b in zip(seconds[name], base, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        milliseconds = 1e3 * statistics.median(seconds[name])
+        print(f"{name:<26}{middle:>8.2f}{f'{low:.2f} to {high:.2f}':>16}{milliseconds:>9.2f}")
+
+
+def hardware(device: torch.device) -> str:
+    """Say what the numbers are measured on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((s.split(":")[1].strip() for s in lines if s.startswith("model name")), model)
+    if device.type == "cuda":
+        model = f"{torch.cuda.get_device_name(device)} beside {model}"
+    return (
+        f"{model}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, numpy {metadata.version('numpy')}"
+    )
+
+
+if __name__ == "__main__":
+    main()
