@@ -76,8 +76,8 @@ def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
     if start == "burnin":
         burn_in = adam + (10 * PASS if adapting else 0)
     else:
-        burn_in = (60 if adapting else 120) * PASS
-    sampling = (20 if adapting or start == "burnin" else 40) * PASS
+        burn_in = (30 if adapting else 60) * PASS
+    sampling = (20 if start == "burnin" else 10 if adapting else 20) * PASS
     overrides = [
         f"--model.burn_in={burn_in}",
         f"--trainer.max_steps={burn_in + sampling}",
@@ -107,7 +107,7 @@ def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
             "--model.schedule.gamma=2.0",
         ]
     if rate:
-        first, last = (10 * PASS, 45 * PASS) if start == "burnin" else (10 * PASS, 40 * PASS)
+        first, last = (10 * PASS, 45 * PASS) if start == "burnin" else (5 * PASS, 20 * PASS)
         overrides += [
             "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",
             f"--trainer.callbacks.rate={rate}",
@@ -119,7 +119,7 @@ def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
 
 
 def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the table as Markdown, ours beside the paper's; unfinished cells are dashes."""
+    """Return the table as Markdown, ours beside the paper's; unfinished cells are hyphens."""
     return _render_choices(results) if chosen_from else _render_table(results)
 
 
@@ -145,7 +145,7 @@ def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
 
 def _number(result: dict[str, Any] | None) -> str:
     if result is None:
-        return "–"
+        return "-"
     metrics = result["metrics"]
     mean, median = (
         metrics["ensemble"][f"relative_l2_{kind}_percent"] for kind in ("mean", "median")
@@ -162,7 +162,7 @@ def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
         "|---|---|",
     ]
     for name, result in results.items():
-        value = "–"
+        value = "-"
         if result is not None:
             error = result["metrics"]["ensemble_val"]["relative_l2_mean_percent"]
             value = f"{error:.3g}"
