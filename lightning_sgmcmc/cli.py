@@ -17,7 +17,7 @@ import lightning as L
 import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_sgmcmc import checks, results
 from lightning_sgmcmc.callbacks import (
@@ -51,7 +51,7 @@ class _Parser(LightningArgumentParser):
         fail(reason(message, ex))
 
 
-class _TaskAction(jsonargparse.ActionConfigFile):
+class _TaskAction(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
     """``--task NAME`` stands for ``--config configs/NAME.yaml``."""
 
     folder = Path("configs")
@@ -173,7 +173,7 @@ class ChainCLI(LightningCLI):
             loggers.append("wandb")
         elif own not in (None, True, False):
             loggers += own if isinstance(own, list) else [own]
-        callbacks = [ChainCheckpoint(self.config.checkpoint_every)]
+        callbacks: list[L.Callback] = [ChainCheckpoint(self.config.checkpoint_every)]
         if config.get("enable_progress_bar") is not False:
             callbacks.append(ChainProgress())
         self._check_trainer(config)
@@ -276,7 +276,8 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
 def finish(cli: ChainCLI, seconds: float) -> None:
     """Write results and figures, send them to the loggers and print the table."""
     trainer, module, folder = cli.trainer, cli.model, cli.folder
-    keep = next(c for c in trainer.callbacks if isinstance(c, KeepDraws))
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    keep = next(c for c in callbacks if isinstance(c, KeepDraws))
     content = results.build(trainer, module, keep, cli.config.name, seconds)
     if not trainer.is_global_zero:
         return

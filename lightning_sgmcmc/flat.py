@@ -24,4 +24,5 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
     Leading axes are kept, so that the same formulas serve many chains at once.
     """
-    return torch.linalg.vecdot(x, y).unsqueeze(-1)
+    product: Tensor = torch.linalg.vecdot(x, y)
+    return product.unsqueeze(-1)

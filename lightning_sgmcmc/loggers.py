@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, WandbLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.posterior.draws import write_beside
 

@@ -9,7 +9,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -244,7 +244,8 @@ class SGMCMCModule(L.LightningModule):
         loss = self._chain_step(batch) if self.sampling_now else self._optimizer_step(batch)
         self.last_loss = loss
         self._pass_milestones()
-        if self.global_step % self.trainer.log_every_n_steps == 0:
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if self.global_step % every == 0:
             self._log_step(loss)
 
     def _pass_milestones(self) -> None:

@@ -56,8 +56,8 @@ class PDESource(RegressionTask):
         strengths = data.data.strengths
         assert strengths is not None
         with torch.no_grad():
-            self.net.input_scale.fill_(float(np.sqrt(np.mean(nonzero**2))))
-            self.net.output_scale.fill_(float(np.sqrt(np.mean(velocity**2))))
+            self.net.get_buffer("input_scale").fill_(float(np.sqrt(np.mean(nonzero**2))))
+            self.net.get_buffer("output_scale").fill_(float(np.sqrt(np.mean(velocity**2))))
             self.gram.copy_(torch.from_numpy(basis @ basis.T / velocity.shape[1]))
             for row in range(2):
                 cell = np.argwhere(np.isclose(source[0], strengths[0, row]))[0]

@@ -81,7 +81,7 @@ class RegressionTask(SGMCMCModule):
         """Return -log N(y; f(x), (sigma n(x))^2 I) of each example, [B]."""
         x, y = batch
         n = self.noise_shape(x)
-        residual = (y - self(x)) / n
+        residual: Tensor = (y - self(x)) / n
         if self.training:
             self._residual = residual.detach()
         squares = (residual**2).sum(1) * torch.exp(-2 * self.log_noise)
@@ -90,7 +90,8 @@ class RegressionTask(SGMCMCModule):
 
     def predictive(self, batch: Batch) -> Tensor:
         """Return f(x), [B, D]."""
-        return self(batch[0])
+        output: Tensor = self(batch[0])
+        return output
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""

@@ -46,7 +46,7 @@ trainer:
 """
 
 
-@pytest.fixture()
+@pytest.fixture
 def configs(tmp_path: Path, monkeypatch: Any) -> Path:
     folder = tmp_path / "configs"
     folder.mkdir()

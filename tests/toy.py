@@ -1,4 +1,4 @@
-"""A small regression task for tests of runs: Bayesian linear regression, whose posterior is known."""
+"""A small task for tests of runs: Bayesian linear regression, whose posterior is known."""
 
 from __future__ import annotations
 

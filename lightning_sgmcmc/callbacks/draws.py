@@ -179,7 +179,9 @@ class KeepDraws(L.Callback):
         ensembles = {}
         for name, ensemble in self._ensembles.items():
             with ensemble.sync_context():
-                ensembles[name] = {k: v.clone() for k, v in ensemble.metric_state.items()}
+                ensembles[name] = {
+                    k: v.clone() for k, v in ensemble.metric_state.items() if isinstance(v, Tensor)
+                }
         draws = self._store.draws if self._store is not None else []
         return {
             "num_draws": self.num_draws,

@@ -18,8 +18,9 @@ def relative_l2_error(prediction: Tensor, truth: Tensor) -> Tensor:
     Returns:
         [N], a fraction.
     """
-    flat = (prediction - truth).flatten(1)
-    return torch.linalg.vector_norm(flat, dim=1) / torch.linalg.vector_norm(truth.flatten(1), dim=1)
+    error: Tensor = torch.linalg.vector_norm((prediction - truth).flatten(1), dim=1)
+    size: Tensor = torch.linalg.vector_norm(truth.flatten(1), dim=1)
+    return error / size
 
 
 def gaussian_crps(truth: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -151,4 +151,5 @@ class PDESourceData(L.LightningDataModule):
         test_source, test_velocity = self.arrays("test")
         predicted = test_source.reshape(len(test_source), -1)[:, varying] @ weights
         error: NDArray[np.float64] = np.linalg.norm(predicted - test_velocity, axis=1)
-        return error / np.linalg.norm(test_velocity, axis=1)
+        size: NDArray[np.float64] = np.linalg.norm(test_velocity, axis=1)
+        return error / size

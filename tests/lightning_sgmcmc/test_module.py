@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_preconditioner_freezes_where_burn_in_ends(tmp_path: Path) -> None:
             seen.append(pl_module.sampler.preconditioner._square_avg[0].clone())
 
     trainer(tmp_path, 20, [Watch(0.0, 0, 1)]).fit(module, datamodule=ToyData())
-    changes = [not torch.equal(a, b) for a, b in zip(seen, seen[1:], strict=False)]
+    changes = [not torch.equal(a, b) for a, b in pairwise(seen)]
     assert changes == [True] * 9 + [False] * 10
 
 

@@ -52,7 +52,7 @@ def callbacks(every: int) -> list[Any]:
     return [GradualPruning(0.3, start=2, stop=11, every=3), ChainCheckpoint(every)]
 
 
-class Killed(RuntimeError):
+class KilledError(RuntimeError):
     pass
 
 
@@ -65,7 +65,7 @@ class KillAt(ChainCheckpoint):
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         if trainer.global_step == self.step:
-            raise Killed
+            raise KilledError
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -76,7 +76,7 @@ def test_resumed_chain_is_bit_equal(tmp_path: Path, name: str, every: int, kill:
     for folder in (whole, broken):
         (folder / "checkpoints").mkdir(parents=True)
     trainer(whole, 30, callbacks(10**6)).fit(module(name), datamodule=ToyData())
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(broken, 30, [*callbacks(every), KillAt(kill)]).fit(
             module(name), datamodule=ToyData()
         )
@@ -109,7 +109,7 @@ def test_resumed_run_reports_the_same_ensemble(tmp_path: Path) -> None:
         run = trainer(folder, 40, [*callbacks(10), *extra])
         task = module("psgld")
         if kill:
-            with pytest.raises(Killed):
+            with pytest.raises(KilledError):
                 run.fit(task, datamodule=ToyData())
             run = trainer(folder, 40, callbacks(10))
             task = module("psgld")
