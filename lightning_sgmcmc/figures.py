@@ -71,9 +71,13 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
     if all("kinetic_temperature" in row for row in history):
         values = np.array([row["kinetic_temperature"] for row in history])
         panels.append(("kinetic\ntemperature", {"": values}))
-    weights = keep.weight_traces(module)
-    if weights:
-        panels.append(("standardised\nweights", weights))
+    names, weights = keep.weight_traces(module, 3)
+    if len(weights) > 1:
+        spread = np.maximum(weights.std(0), np.finfo(float).tiny)
+        standard = (weights - weights.mean(0)) / spread
+        panels.append(
+            ("standardised\nweights", dict(zip(names, standard.T, strict=True)))
+        )
     figure = new_figure(7.5, 1.2 + 1.7 * len(panels))
     for axes, (label, curves) in zip(
         np.atleast_1d(np.asarray(figure.subplots(len(panels), 1, sharex=True))), panels, strict=True

@@ -14,6 +14,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.module import SGMCMCModule
@@ -105,7 +106,35 @@ def diagnostics(module: SGMCMCModule, keep: KeepDraws) -> dict[str, Any]:
                 f"the chain's kinetic temperature is {value:.3g}, not within 0.9 to 1.15 times the "
                 f"stated {target:g}: it does not sample its posterior; lower the step size"
             )
+    shift = half_chain_shift(keep.weight_traces(module, 1000)[1])
+    if shift is not None:
+        result["half_chain_shift"] = shift
+        if shift > 0.2:
+            result["notes"].append(
+                f"the two halves of the chain differ by {shift:.2f} standard deviations in a "
+                "typical weight: it explores around where burn-in ended and has not mixed over "
+                "the posterior; chains from several seeds show more of it"
+            )
     return result
+
+
+def half_chain_shift(traces: NDArray[np.float64]) -> float | None:
+    """Return how far the means of a chain's halves lie apart, in standard deviations.
+
+    Args:
+        traces: Values of some weights, [draws, weights].
+
+    Returns:
+        The median over weights of |mean of first half - mean of second half| / standard deviation
+        of the whole; about 2 / sqrt(effective sample size) for a chain that mixes, at most 2. None
+        for fewer than four draws.
+    """
+    if len(traces) < 4:
+        return None
+    half = len(traces) // 2
+    gap = np.abs(traces[:half].mean(0) - traces[-half:].mean(0))
+    moving = traces.std(0) > 0
+    return float(np.median(gap[moving] / traces.std(0)[moving])) if moving.any() else None
 
 
 def build(

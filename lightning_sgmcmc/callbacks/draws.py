@@ -160,19 +160,33 @@ class KeepDraws(L.Callback):
                 for p, old in zip(params, current, strict=True):
                     p.copy_(old)
 
-    def weight_traces(self, module: SGMCMCModule, count: int = 3) -> dict[str, Array]:
-        """Return standardised traces over the stored draws of a few weights, spread evenly."""
-        if self._store is None or len(self._store.draws) < 2:
-            return {}
-        names = [name for name, p in module.named_parameters() if p.requires_grad]
-        chosen = [names[i] for i in np.linspace(0, len(names) - 1, count).astype(int)]
+    def weight_traces(self, module: SGMCMCModule, count: int) -> tuple[list[str], Array]:
+        """Return names and traces over the stored draws of weights spread evenly over the network.
+
+        Args:
+            module: The module that was sampled.
+            count: Number of weights, at most as many as there are.
+
+        Returns:
+            Names such as ``net.0.weight[17]``, and values [draws, count]; empty without draws.
+        """
+        sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+        ends = np.cumsum(list(sizes.values()))
+        chosen = np.unique(np.linspace(0, ends[-1] - 1, count).astype(int))
+        layers = np.searchsorted(ends, chosen, side="right")
+        names = list(sizes)
+        places = [
+            (names[layer], int(index - (ends[layer] - sizes[names[layer]])))
+            for layer, index in zip(layers, chosen, strict=True)
+        ]
+        stored = self._store.draws if self._store is not None else []
         rows = []
-        for draw in self._store.draws:
-            tensors = self._store.load(draw)
-            rows.append([float(tensors[name].reshape(-1)[0]) for name in chosen])
-        values = np.array(rows)
-        values = (values - values.mean(0)) / np.maximum(values.std(0), np.finfo(float).tiny)
-        return {f"{name}[0]": values[:, i] for i, name in enumerate(chosen)}
+        for draw in stored:
+            assert self._store is not None
+            tensors = {name: t.reshape(-1).numpy() for name, t in self._store.load(draw).items()}
+            rows.append([tensors[name][i] for name, i in places])
+        values = np.array(rows, dtype=np.float64).reshape(len(stored), len(places))
+        return [f"{name}[{i}]" for name, i in places], values
 
     def state_dict(self) -> dict[str, Any]:
         """Return the index, the ensembles (joined over processes) and the mean of the weights."""
