@@ -84,7 +84,7 @@ def test_independent_draws_with_replacement() -> None:
 def test_full_is_the_data() -> None:
     batches = stream("full", 3)
     assert batches.batch_size == 25
-    assert len(batches) == 1
+    assert len(batches) == 100  # steps that count as an epoch
     assert torch.equal(batches.at(17)[1], torch.arange(25) * 10.0)
 
 
