@@ -108,7 +108,8 @@ def wandb_has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
-        return netrc.netrc().authenticators("api.wandb.ai") is not None
+        entry = netrc.netrc().authenticators("api.wandb.ai")
+        return entry is not None and bool(entry[2])
     except (FileNotFoundError, netrc.NetrcParseError, OSError):
         return False
 

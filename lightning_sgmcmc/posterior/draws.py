@@ -25,7 +25,12 @@ def write_beside(path: Path, text: str) -> None:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file beside ``path`` and rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    save_file({name: t.detach().contiguous().cpu() for name, t in tensors.items()}, temporary)
+    # Copies, because safetensors refuses tensors that share memory, such as tied buffers.
+    copies = {
+        name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, t in tensors.items()
+    }
+    save_file(copies, temporary)
     os.replace(temporary, path)
 
 
