@@ -59,8 +59,8 @@ class RegressionTask(SGMCMCModule):
         if isinstance(noise, str) and noise not in ("learned", "residuals"):
             raise ValueError(f'noise must be a number, "learned" or "residuals", got {noise!r}')
         start = initial_noise if isinstance(noise, str) else noise
-        if not start > 0:
-            raise ValueError(f"the noise scale must be positive, got {start}")
+        if not 0 < start < math.inf:
+            raise ValueError(f"the noise scale must be positive and finite, got {start}")
         if not 0 < noise_quantile < 1:
             raise ValueError(f"noise_quantile must lie in (0, 1), got {noise_quantile}")
         self.noise, self.noise_quantile = noise, noise_quantile

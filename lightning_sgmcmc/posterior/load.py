@@ -36,8 +36,11 @@ class Posterior:
             )
         constants = stores[0].load_constants()
         first = stores[0].load(self._draws[0][1])
-        state = module.state_dict()
         given = constants | first
+        for name, buffer in module.named_buffers():
+            if buffer.numel() == 0 and name in given:  # its shape is known from the data only
+                buffer.resize_(given[name].shape)
+        state = module.state_dict()
         wrong = sorted(
             name
             for name in state.keys() | given.keys()

@@ -1,0 +1,195 @@
+"""pde_source: the net's size, the noise's shape, the splits, and a whole short run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pde
+from lightning_sgmcmc import cli
+from lightning_sgmcmc.metrics import relative_l2_error
+from lightning_sgmcmc.posterior import load_posterior
+from tasks.data.pde_source import PDESourceData
+from tasks.nets.encoder_decoder import EncoderDecoder
+from tasks.pde_source import PDESource
+from tests.toy import trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+Split = Any  # "train", "val" or "test"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: Any) -> Path:
+    """A folder for data sets, each of which is solved once."""
+    folder: Path = tmp_path_factory.mktemp("sets")
+    return folder
+
+
+def opened(root: Path, **kwargs: Any) -> PDESourceData:
+    data = PDESourceData(root=str(root), **({"num_samples": 20, "batch_size": 8} | kwargs))
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def test_net_has_the_stated_number_of_weights() -> None:
+    net = EncoderDecoder()
+    dense = 900 * 100 + 100, 128 * 36 * 200 + 200, 200 * 7320 + 7320
+    convolutions = 64 * 9 + 64, 128 * 64 * 9 + 128
+    assert sum(p.numel() for p in net.parameters()) == sum(dense) + sum(convolutions) == 2_557_716
+    assert net.decoder.out_features == pde.Grid(60, 60).num_edges == 7320
+
+
+def test_scales_are_units() -> None:
+    """f in other units, u in other units: the same weights."""
+    torch.manual_seed(0)
+    net = EncoderDecoder()
+    x = torch.randn(2, 60, 60)
+    before = net(x)
+    net.input_scale.fill_(4.0)
+    net.output_scale.fill_(0.5)
+    torch.testing.assert_close(net(4 * x), 0.5 * before)
+
+
+def test_odd_grid_is_refused() -> None:
+    with pytest.raises(ValueError, match="even sides to be pooled by 2, got 61x60"):
+        EncoderDecoder(nx=61)
+
+
+@pytest.mark.parametrize("num_samples", [20, 33])
+def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) -> None:
+    """For every sample, training or not, to single precision: n(x) sqrt(D) = ||u(x)||."""
+    from lightning_sgmcmc import SGLD
+
+    data = opened(root, num_samples=num_samples)
+    module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
+    run = L.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, max_steps=1,
+    )  # fmt: skip
+    run.datamodule = data  # type: ignore[attr-defined]
+    module.trainer = run
+    module.setup("fit")
+    x = torch.from_numpy(data.data.source()).float()
+    size = torch.from_numpy(np.linalg.norm(data.data.velocity, axis=1)).float()
+    n = module.noise_shape(x).squeeze(1)
+    torch.testing.assert_close(n * 7320**0.5, size, rtol=1e-5, atol=0)
+    assert size.max() / size.min() > 1.1  # so that it is more than one number
+    still = np.flatnonzero((data.data.velocity == 0).all(0))  # the closed boundary's edges
+    assert module.active.logical_not().nonzero().squeeze(1).tolist() == still.tolist()
+    assert len(still) == 4 * 60
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    from lightning_sgmcmc import SGLD
+    from tests.toy import ToyData
+
+    module = PDESource(nn.Linear(3, 1), lambda p: SGLD(p, lr=1e-3), burn_in=1, thinning=1)
+    with pytest.raises(TypeError, match="PDESource needs PDESourceData, got ToyData"):
+        trainer(tmp_path, 3).fit(module, datamodule=ToyData())
+
+
+def test_least_squares_is_exact(root: Path) -> None:
+    error = opened(root).least_squares_error()
+    assert error.shape == (4,)
+    assert error.max() < 1e-10
+
+
+@pytest.mark.parametrize(("num_samples", "num_val"), [(20, 0), (20, 5), (33, 7)])
+def test_splits_are_80_to_20_and_disjoint(root: Path, num_samples: int, num_val: int) -> None:
+    data = opened(root, num_samples=num_samples, num_val=num_val)
+    number = np.arange(num_samples)
+    train, val, test = (number[data.split(name)].tolist() for name in ("train", "val", "test"))
+    assert train + val + test == number.tolist()
+    assert len(test) == num_samples // 5
+    assert len(val) == num_val
+    whole = opened(root, num_samples=num_samples)
+    assert number[whole.split("test")].tolist() == test  # validation comes out of training
+    names: list[Split] = ["train", "val", "test"]
+    pairs = {name: data.arrays(name) for name in names}
+    assert np.array_equal(np.concatenate([pairs[n][1] for n in names]), data.data.velocity)
+    batch = next(iter(data.test_dataloader()))
+    assert np.array_equal(batch[0].numpy(), pairs["test"][0].astype(np.float32))
+    assert len(data.train_dataloader().tensors[0]) == num_samples - num_val - num_samples // 5
+
+
+def test_file_that_was_cut_is_one_clear_error(tmp_path: Path) -> None:
+    path = opened(tmp_path).path
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    data = PDESourceData(root=str(tmp_path), num_samples=20)
+    for step in (data.prepare_data, data.setup):
+        with pytest.raises(pde.FileContentError, match="cut short or not a data set") as error:
+            step()
+        assert str(path) in str(error.value)
+    assert path.stat().st_size == len(whole) // 2  # it is the user's to delete
+
+
+def short_run(root: Path, out: Path, *arguments: str) -> Path:
+    return cli.main(
+        ROOT / "configs",
+        [
+            "--task=pde_source", "--model.burn_in_optimizer.steps=10", "--model.burn_in=12",
+            "--model.thinning=2", "--trainer.max_steps=20", "--data.num_samples=60",
+            "--data.batch_size=16",
+            f"--data.root={root}", f"--out={out}", "--wandb_project=null",
+            "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", *arguments,
+        ],
+    )  # fmt: skip
+
+
+def test_cut_file_ends_the_command_with_status_2(
+    root: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.delenv("SGMCMC_RUN_FOLDER", raising=False)
+    path = opened(tmp_path, num_samples=60).path
+    path.write_bytes(path.read_bytes()[:100_000])
+    with pytest.raises(SystemExit) as stop:
+        short_run(tmp_path, tmp_path / "run")
+    assert stop.value.code == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert f"{path} is cut short" in errors[0]
+
+
+def test_a_short_run_from_command_to_posterior(
+    root: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """What results.json says of the ensemble is what its draws on disk say."""
+    monkeypatch.delenv("SGMCMC_RUN_FOLDER", raising=False)
+    folder = short_run(root, tmp_path / "run")
+    os.environ.pop("SGMCMC_RUN_FOLDER", None)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["num_draws"] == 4
+    assert results["num_parameters"] == 2_557_716
+
+    data = opened(root, num_samples=60)
+    x, y = (torch.from_numpy(a).float() for a in data.arrays("test"))
+    posterior = load_posterior(folder)
+    assert len(posterior) == 4
+    mean, std = posterior.predict(x)
+    error = 100 * relative_l2_error(mean.double(), y.double())
+    ensemble = results["metrics"]["ensemble"]
+    assert ensemble["relative_l2_mean_percent"] == pytest.approx(float(error.mean()), rel=1e-5)
+    assert ensemble["relative_l2_max_percent"] == pytest.approx(float(error.max()), rel=1e-5)
+
+    module = posterior.module
+    assert isinstance(module, PDESource)
+    sigma = results["task_details"]["noise_scale"]
+    assert module.sigma == pytest.approx(sigma, rel=1e-6)
+    n = np.linalg.norm(y.numpy(), axis=1, keepdims=True) / np.sqrt(7320)
+    active = np.abs(y.numpy()).max(0) > 0
+    width = 2 * 1.6448536 * np.sqrt(std.numpy()[:, active] ** 2 + (sigma * n) ** 2).mean()
+    assert ensemble["width_90"] == pytest.approx(width, rel=1e-4)
+
+    assert results["task_details"]["linear_least_squares"]["relative_l2_mean_percent"] < 1e-8
+    figures = {path.stem for path in (folder / "figures").glob("*.png")}
+    assert {"flow_median", "flow_worst"} <= figures

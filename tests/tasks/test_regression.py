@@ -1,0 +1,181 @@
+"""Regression: a normal density, a noise scale that fits its residuals, bands that hold it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior
+from lightning_sgmcmc.metrics import Prediction, gaussian_crps
+from tasks.regression import RegressionTask
+from tests.toy import NUM_DATA, toy_data, trainer
+
+OUTPUTS = 5
+SAMPLER = partial(PSGLD, lr=1e-4, prior=GaussianPrior(variance=4.0))
+
+
+class Scaled(RegressionTask):
+    """n(x) = 1 + |x_0|."""
+
+    def noise_shape(self, x: Tensor) -> Tensor:
+        return 1 + x[:, :1].abs()
+
+
+class CubedData(L.LightningDataModule):
+    """The toy's training set with heavy-tailed y [B, 1], and nothing held out."""
+
+    def train_dataloader(self) -> BatchStream:
+        x, y = toy_data()
+        return BatchStream((x, y.unsqueeze(1) ** 3), 16)
+
+    def val_dataloader(self) -> Any:
+        return []
+
+
+def example(noise: Any = 0.3, size: int = 7, **kwargs: Any) -> tuple[Scaled, Tensor, Tensor]:
+    torch.manual_seed(0)
+    module = Scaled(nn.Linear(3, OUTPUTS), SAMPLER, noise=noise, **kwargs).double()
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(size, 3, generator=generator, dtype=torch.float64)
+    y = torch.randn(size, OUTPUTS, generator=generator, dtype=torch.float64)
+    return module, x, y
+
+
+def normal_log_density(module: Scaled, x: Tensor, y: Tensor, sigma: Tensor) -> Tensor:
+    law = torch.distributions.Normal(module(x), sigma * module.noise_shape(x))
+    return law.log_prob(y).sum(1)
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 0.3, 40.0])
+def test_nll_is_the_normal_density_of_all_outputs(sigma: float) -> None:
+    module, x, y = example(sigma)
+    expected = -normal_log_density(module, x, y, module.log_noise.exp())
+    torch.testing.assert_close(module.nll((x, y)), expected, rtol=1e-12, atol=1e-12)
+    assert module.sigma == pytest.approx(sigma, rel=1e-6)
+
+
+def test_learned_scale_is_sampled_and_has_the_density_s_gradient() -> None:
+    module, x, y = example("learned", initial_noise=0.7)
+    assert "log_noise" in dict(module.named_parameters())
+    (gradient,) = torch.autograd.grad(module.nll((x, y)).mean(), module.log_noise)
+    log_sigma = module.log_noise.detach().clone().requires_grad_()
+    loss = -normal_log_density(module, x, y, log_sigma.exp()).mean()
+    (expected,) = torch.autograd.grad(loss, log_sigma)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=0)
+    squares = ((y - module(x)) / module.noise_shape(x) / 0.7) ** 2
+    by_hand = OUTPUTS - squares.detach().sum(1).mean()
+    assert float(gradient) == pytest.approx(float(by_hand), rel=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.3, "residuals"])
+def test_other_scales_are_not_sampled(noise: Any) -> None:
+    module, _, _ = example(noise)
+    assert "log_noise" not in dict(module.named_parameters())
+    assert "log_noise" in module.state_dict()  # but belong to the run's state
+
+
+def test_learned_scale_moves_with_the_chain(tmp_path: Path) -> None:
+    module = Scaled(nn.Linear(3, 1), SAMPLER, noise="learned", burn_in=2, thinning=1, draw_budget=0)
+    trainer(tmp_path, 5, limit_val_batches=0).fit(module, datamodule=CubedData())
+    assert any(p is module.log_noise for p in module.sampler.params)
+    assert module.sigma != 1.0
+
+
+@pytest.mark.parametrize("quantile", [0.3, 0.9])
+def test_band_holds_its_fraction_of_the_training_residuals(tmp_path: Path, quantile: float) -> None:
+    """Where burn-in ends, exactly, though the residuals are far from normal."""
+    seen = []
+
+    class Ended(Scaled):
+        def on_burn_in_end(self) -> None:
+            super().on_burn_in_end()
+            assert self.stream is not None
+            x, y = self.stream.tensors
+            with torch.no_grad():
+                residual = (y - self.net(x)) / self.noise_shape(x)
+            band = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor((1 + quantile) / 2))
+            seen.append((self.sigma, int((residual.abs() <= self.sigma * band * (1 + 1e-5)).sum())))
+
+    module = Ended(
+        nn.Linear(3, 1), SAMPLER, noise_quantile=quantile, burn_in=8, thinning=2, draw_budget=0
+    )
+    trainer(tmp_path, 12, limit_val_batches=0).fit(module, datamodule=CubedData())
+    ((sigma, inside),) = seen
+    assert inside == round(quantile * NUM_DATA)
+    assert module.sigma == sigma  # and stays there while the chain is sampled
+
+
+def test_sigma_is_consistent_for_normal_residuals() -> None:
+    """The quantile of 100,000 normal residuals: relative standard error of sigma .003."""
+    module, _, _ = example("residuals")
+    residual = 0.25 * torch.randn(100_000, generator=torch.Generator().manual_seed(3))
+    assert float(module._quantile_scale(residual)) == pytest.approx(0.25, rel=0.012)
+
+
+def prediction(module: Scaled, x: Tensor, y: Tensor, spread: float) -> Prediction:
+    mean = y + 0.1
+    return Prediction(mean=mean, std=torch.full_like(mean, spread), nll=module.nll((x, y)).detach())
+
+
+def test_bands_hold_the_noise() -> None:
+    """All errors are .1; a band is sqrt(spread^2 + (sigma n)^2) wide, so sigma decides."""
+    module, x, y = example(0.3)
+    n = module.noise_shape(x)
+    z90 = 1.6448536269514722
+    for sigma in (0.01, 0.05, 0.3):
+        module.log_noise.fill_(sigma).log_()
+        result = module.metrics(prediction(module, x, y, 0.02), (x, y))
+        std = (0.02**2 + (sigma * n) ** 2).sqrt().expand_as(y)
+        inside = (z90 * std >= 0.1).double().mean()
+        assert result["coverage_90"] == pytest.approx(float(inside))
+        assert result["width_90"] == pytest.approx(float(2 * z90 * std.mean()), rel=1e-9)
+        assert result["crps"] == pytest.approx(float(gaussian_crps(y, y + 0.1, std).mean()))
+        share = 0.02**2 / float((std**2).mean())
+        assert result["weights_share_of_variance"] == pytest.approx(share)
+    assert result["rmse"] == pytest.approx(0.1)
+    sizes = torch.linalg.vector_norm(y, dim=1)
+    errors = 100 * 0.1 * OUTPUTS**0.5 / sizes
+    assert result["relative_l2_mean_percent"] == pytest.approx(float(errors.mean()))
+    assert result["relative_l2_max_percent"] == pytest.approx(float(errors.max()))
+
+
+def test_bands_leave_out_inactive_outputs() -> None:
+    """Outputs that are always zero would be covered for nothing."""
+    module, x, y = example(0.3)
+    y[:, 3:] = 0
+    exact = Prediction(mean=y.clone(), std=torch.zeros_like(y), nll=module.nll((x, y)).detach())
+    exact.mean[:, :3] += 100.0
+    everything = module.metrics(exact, (x, y))
+    module.active = torch.tensor([True, True, True, False, False])
+    active = module.metrics(exact, (x, y))
+    assert everything["coverage_95"] == pytest.approx(2 / 5)
+    assert active["coverage_95"] == 0.0
+    assert active["mae"] == pytest.approx(100.0)
+    assert active["rmse"] == everything["rmse"]  # errors are of all outputs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"noise": "guessed"}, 'must be a number, "learned" or "residuals", got \'guessed\''),
+        ({"noise": 0.0}, "noise scale must be positive and finite, got 0"),
+        ({"noise": -1.0}, "noise scale must be positive and finite, got -1"),
+        ({"noise": float("nan")}, "noise scale must be positive and finite, got nan"),
+        ({"noise": float("inf")}, "noise scale must be positive and finite, got inf"),
+        (
+            {"noise": "learned", "initial_noise": 0.0},
+            "noise scale must be positive and finite, got 0",
+        ),
+        ({"noise_quantile": 0.0}, r"noise_quantile must lie in \(0, 1\), got 0"),
+        ({"noise_quantile": 1.0}, r"noise_quantile must lie in \(0, 1\), got 1"),
+    ],
+)
+def test_bad_values_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RegressionTask(nn.Linear(3, 1), SAMPLER, **arguments)
