@@ -132,7 +132,7 @@ class RegressionTask(SGMCMCModule):
     @property
     def sigma(self) -> float:
         """The noise scale now."""
-        return math.exp(float(self.log_noise))
+        return math.exp(float(self.log_noise.detach()))
 
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return errors, bands with noise included, CRPS and the mean predictive NLL.
