@@ -75,9 +75,7 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
     if len(weights) > 1:
         spread = np.maximum(weights.std(0), np.finfo(float).tiny)
         standard = (weights - weights.mean(0)) / spread
-        panels.append(
-            ("standardised\nweights", dict(zip(names, standard.T, strict=True)))
-        )
+        panels.append(("standardised\nweights", dict(zip(names, standard.T, strict=True))))
     figure = new_figure(7.5, 1.2 + 1.7 * len(panels))
     for axes, (label, curves) in zip(
         np.atleast_1d(np.asarray(figure.subplots(len(panels), 1, sharex=True))), panels, strict=True
