@@ -37,8 +37,9 @@ def flow_figure(
         title: Heading.
 
     Returns:
-        Six panels: permeability and source; true and predicted speed on one scale; absolute
-        error of the velocity and predictive standard deviation on one scale.
+        Six panels: permeability and source; true and predicted speed on one scale; error of the
+        velocity, and predictive standard deviation, which noise of one scale dominates, on a
+        scale that shows what the draws add.
     """
     from matplotlib.colors import LogNorm, Normalize
 
@@ -57,7 +58,7 @@ def flow_figure(
     error, deviation = magnitude(mean - truth), spread(std)
     top = max(true_speed.max(), speed.max())
     speed_norm = LogNorm(top * 1e-4, top, clip=True)
-    error_norm = Normalize(0, np.quantile(np.stack([error, deviation]), 0.995))
+    error_norm = Normalize(0, np.quantile(error, 0.995))
     figure = new_figure(11, 7)
     figure.suptitle(title)
     axes = figure.subplots(2, 3, sharex=True, sharey=True)
@@ -69,7 +70,7 @@ def flow_figure(
         (axes[0, 2], speed, "predicted speed (mean of draws)", "magma", speed_norm),
         (axes[1, 0], source, "source", "PuOr", Normalize(-limit, limit)),
         (axes[1, 1], error, "error of the velocity, magnitude", "cividis", error_norm),
-        (axes[1, 2], deviation, "predictive standard deviation", "cividis", error_norm),
+        (axes[1, 2], deviation, "predictive standard deviation (own scale)", "cividis", None),
     ]
     for panel, field, label, cmap, norm in panels:
         image = panel.imshow(field, origin="lower", extent=extent, cmap=cmap, norm=norm)
