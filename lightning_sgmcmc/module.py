@@ -48,7 +48,9 @@ class SGMCMCModule(L.LightningModule):
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain
             whose C still adapts and whose target is biased, and the run says so.
-        step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one.
+        step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one,
+            measured where burn-in ends, where the sampler takes over and, if C adapts from
+            nothing, after 1, 4, 16, ... steps.
         curvature_batches: Minibatches from which that one is estimated.
         cycle: Length in steps of a cyclical step size, for keeping draws; None for none.
         sampling: Fraction of each cycle whose states are kept.
@@ -249,11 +251,15 @@ class SGMCMCModule(L.LightningModule):
             self._log_step(loss)
 
     def _pass_milestones(self) -> None:
-        """Do what is due between two steps, where burn-in and the optimizer's part of it end."""
-        if self.global_step == self.draw_schedule.burn_in:
+        """Do what is due between two steps: the end of burn-in, and choosing a step size."""
+        step = self.global_step
+        if step == self.draw_schedule.burn_in:
             self._end_burn_in()
-        elif self.global_step == self.optimizer_steps and self.sampler.auto_lr:
-            self._choose_step_size()
+        elif self.sampler.auto_lr and step < self.draw_schedule.burn_in:
+            # A C that starts from nothing changes by orders of magnitude in its first steps.
+            adapts = not self.optimizer_steps and not self.sampler.preconditioner.frozen
+            if step == self.optimizer_steps or (adapts and _power_of_four(step)):
+                self._choose_step_size()
 
     def _chain_step(self, batch: Batch) -> Tensor:
         sampler, optimizer, scheduler = self.sampler, self._optimizer(0), self._scheduler(0)
@@ -378,3 +384,7 @@ class SGMCMCModule(L.LightningModule):
         for tensor in tensors:
             torch.distributed.all_reduce(tensor)
             tensor /= self.trainer.world_size
+
+
+def _power_of_four(step: int) -> bool:
+    return step > 0 and step & (step - 1) == 0 and step.bit_length() % 2 == 1

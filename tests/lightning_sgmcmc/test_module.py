@@ -48,18 +48,19 @@ def test_module_steps_as_the_bare_sampler_does(tmp_path: Path) -> None:
     "sampler",
     [
         partial(SGHMC, lr="auto", momentum=0.8, prior=PRIOR),
-        partial(PSGLD, lr=1e-2, prior=PRIOR, floor=0.5),
-        partial(HASGLD, lr=0.05, prior=PRIOR),
+        partial(PSGLD, lr="auto", prior=PRIOR, floor=0.5),
+        partial(HASGLD, lr=0.2, prior=PRIOR),
     ],
     ids=["sghmc", "psgld", "hasgld"],
 )
 def test_draws_are_of_the_exact_posterior(tmp_path: Path, sampler: Any) -> None:
     """Bayesian linear regression with full batches: mean and covariance within Monte-Carlo error.
 
-    The tolerances are four standard errors at the chains' autocorrelation times (below 24 steps,
-    2,400 steps after burn-in), plus the step-size bias of the first-order samplers.
+    Draws three steps apart have lag-one correlations of at most .6 here (measured over seeds), so
+    800 of them are worth at least 200: the standard error of a variance is 10 %, of a mean .07
+    deviations. Added to that is the first-order samplers' own bias, at most 1 / (1 - .15).
     """
-    module = Toy(sampler, burn_in=300, thinning=3, draw_budget=0)
+    module = Toy(sampler, burn_in=300, thinning=3, step_fraction=0.15, draw_budget=0)
     run = trainer(tmp_path, 2700, log_every_n_steps=1000)
     rows = []
 
@@ -75,8 +76,8 @@ def test_draws_are_of_the_exact_posterior(tmp_path: Path, sampler: Any) -> None:
     scale = np.sqrt(np.diag(covariance))
     assert np.abs((draws.mean(0) - mean) / scale).max() < 0.4
     ratio = draws.var(0) / np.diag(covariance)
-    assert ratio.min() > 0.65
-    assert ratio.max() < 1.5
+    assert ratio.min() > 0.6
+    assert ratio.max() < 1.6
 
 
 def test_preconditioner_freezes_where_burn_in_ends(tmp_path: Path) -> None:
