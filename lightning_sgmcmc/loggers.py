@@ -124,7 +124,8 @@ def wandb_logger(folder: Path, name: str, project: str = "lightning-sgmcmc") -> 
         name: The run's display name.
         project: The W&B project.
     """
-    offline = "WANDB_MODE" not in os.environ and not wandb_has_key()
+    mode = os.environ.get("WANDB_MODE")  # Lightning itself leaves "dryrun" there
+    offline = mode in ("offline", "dryrun") or (mode is None and not wandb_has_key())
     os.environ.setdefault("WANDB_SILENT", "true")
     if offline:
         rank_zero_info(

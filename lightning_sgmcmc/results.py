@@ -87,9 +87,7 @@ def measure(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> dict[s
 def diagnostics(module: SGMCMCModule, keep: KeepDraws) -> dict[str, Any]:
     """Return the chain's temperature and whether it is that of the stated target."""
     temperatures = [
-        row["kinetic_temperature"]
-        for row in keep.history
-        if len(row) > 2 and "kinetic_temperature" in row
+        row["kinetic_temperature"] for row in keep.history if "kinetic_temperature" in row
     ]
     result: dict[str, Any] = {
         "minibatches": module.stream.sampling if module.stream is not None else "dataloader",
