@@ -185,7 +185,8 @@ class Sampler(torch.optim.Optimizer):
             self._evaluate(closure)
             torch._foreach_add_(moved, self.params)
             torch._foreach_add_(change, self._gradients())
-            self.preconditioner.observe(moved, change, stream)
+            # A pair that reached into masked weights would bend C on the others.
+            self.preconditioner.observe(moved, self._masked(change), stream)
         self.steps_taken += 1
         self.gradients += 2 if "second_gradient" in needs else 1
         return loss

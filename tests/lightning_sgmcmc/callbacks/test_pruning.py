@@ -79,3 +79,35 @@ def test_pruning_after_burn_in_is_refused(tmp_path: Path) -> None:
     module = Toy(burn_in=10)
     with pytest.raises(ValueError, match="pruning must end before draws"):
         trainer(tmp_path, 20, [GradualPruning(0.5, 0, 15)]).fit(module, datamodule=ToyData())
+
+
+@pytest.mark.parametrize("memory", [1, 2])
+def test_a_masked_metric_is_that_of_the_smaller_problem(memory: int) -> None:
+    """At T = 0 a chain with masked weights moves as one that never had them."""
+    rng = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=rng, dtype=torch.float64)
+    hessian = root @ root.T + torch.eye(6, dtype=torch.float64)
+    start = torch.randn(6, generator=rng, dtype=torch.float64)
+    ends = []
+    for free in (slice(0, 6), slice(0, 4)):
+        weight = start[free].clone()
+        if free.stop == 6:
+            weight[4:] = 0
+        weight.requires_grad_()
+        a = hessian[free, free]
+        sampler = HASGLD([weight], lr=0.3, memory=memory, num_data=1, temperature=0.0)
+        if free.stop == 6:
+            sampler.set_masks([torch.tensor([1.0, 1, 1, 1, 0, 0], dtype=torch.float64)])
+
+        def closure(weight: torch.Tensor = weight, a: torch.Tensor = a) -> torch.Tensor:
+            weight.grad = None
+            loss = 0.5 * weight @ a @ weight
+            loss.backward()
+            return loss
+
+        for _ in range(15):
+            # The first metric is scaled by the whole gradient; start both from the same one.
+            sampler.preconditioner._count = max(sampler.preconditioner._count, 1)
+            sampler.step(closure)
+        ends.append(weight.detach()[:4])
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-10, atol=1e-12)
