@@ -23,7 +23,9 @@ class ChainGuard(L.Callback):
     """Check the loss at every step, and the replicas of a chain now and then.
 
     A chain has diverged when its minibatch loss is not finite, or exceeds the first one, L0, by
-    more than ``bound * max(1, |L0|)``. Draws that were kept stay.
+    more than ``bound * max(1, |L0|, |lowest loss so far|)``. The lowest loss tells how sharp the
+    likelihood has become: where its noise scale is small, one odd minibatch costs as much as the
+    untrained network did. Draws that were kept stay.
 
     Args:
         bound: Largest rise of the mean loss, relative to the first.
@@ -33,6 +35,7 @@ class ChainGuard(L.Callback):
     def __init__(self, bound: float = 1e3, replicas_every: int = 100) -> None:
         self.bound, self.replicas_every = bound, replicas_every
         self._first: float | None = None
+        self._lowest = math.inf
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
@@ -48,7 +51,9 @@ class ChainGuard(L.Callback):
         if self._first is None and math.isfinite(loss):
             self._first = loss
         first = self._first if self._first is not None else 0.0
-        if not math.isfinite(loss) or loss > first + self.bound * max(1.0, abs(first)):
+        self._lowest = min(self._lowest, loss) if math.isfinite(loss) else self._lowest
+        scale = max(1.0, abs(first), abs(self._lowest) if math.isfinite(self._lowest) else 0.0)
+        if not math.isfinite(loss) or loss > first + self.bound * scale:
             raise ChainDivergedError(
                 f"the chain diverged at step {trainer.global_step} (mean NLL {loss:.3g}) with step "
                 f"size {pl_module.current_lr:.3g}: lower lr (or use lr: auto with a smaller "
@@ -73,9 +78,9 @@ class ChainGuard(L.Callback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the first loss."""
-        return {"first": self._first}
+        """Return the first and the lowest loss."""
+        return {"first": self._first, "lowest": self._lowest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the first loss."""
-        self._first = state_dict["first"]
+        """Restore the first and the lowest loss."""
+        self._first, self._lowest = state_dict["first"], state_dict["lowest"]

@@ -1,0 +1,39 @@
+"""The guard stops what has diverged and nothing else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_sgmcmc.callbacks import ChainDivergedError, ChainGuard
+from tests.toy import Toy
+
+
+def feed(losses: list[float]) -> ChainGuard:
+    guard, module = ChainGuard(), Toy(burn_in=1)
+    module.__class__ = type("At", (Toy,), {"current_lr": 0.1})
+    for step, loss in enumerate(losses, 1):
+        module.last_loss = torch.tensor(loss)
+        trainer: Any = SimpleNamespace(global_step=step, world_size=1)
+        guard.on_train_batch_end(trainer, module)
+    return guard
+
+
+def test_an_odd_minibatch_of_a_sharp_likelihood_is_no_divergence() -> None:
+    """Seen on an SPE10 layer: noise shrank during burn-in, then one field cost 1.6e5."""
+    feed([120.0, -2e4, -5.8e4, 1.63e5, -5.7e4])
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf"), 1e8])
+def test_divergence_is_an_error_that_names_step_and_step_size(loss: float) -> None:
+    with pytest.raises(ChainDivergedError, match=r"step 4 .* step size 0\.1: lower lr"):
+        feed([120.0, -2e4, -5.8e4, loss])
+
+
+def test_state_continues() -> None:
+    guard, other = feed([120.0, -5.8e4]), ChainGuard()
+    other.load_state_dict(guard.state_dict())
+    assert other.state_dict() == guard.state_dict() == {"first": 120.0, "lowest": -5.8e4}
