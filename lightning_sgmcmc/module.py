@@ -199,10 +199,15 @@ class SGMCMCModule(L.LightningModule):
         return optimizers, schedulers
 
     def configure_callbacks(self) -> list[Callback]:
-        """Keep draws, and stop a chain that diverges or whose replicas differ."""
+        """Keep draws, and stop a chain that diverges; a Trainer's own of these go first."""
         from lightning_sgmcmc.callbacks import ChainGuard, KeepDraws
 
-        return [KeepDraws(), ChainGuard()]
+        given: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return [
+            make()
+            for make in (KeepDraws, ChainGuard)
+            if not any(isinstance(callback, make) for callback in given)
+        ]
 
     def setup(self, stage: str) -> None:
         """Refuse what would bias the chain, before any work."""

@@ -14,7 +14,12 @@ from torch import nn
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, RMSProp
 from lightning_sgmcmc.burn_in import OptimizerBurnIn
-from lightning_sgmcmc.callbacks import ChainDivergedError, GradualPruning, KeepDraws
+from lightning_sgmcmc.callbacks import (
+    ChainDivergedError,
+    ChainGuard,
+    GradualPruning,
+    KeepDraws,
+)
 from lightning_sgmcmc.posterior import load_posterior
 from lightning_sgmcmc.schedules import BlockDecay
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
@@ -187,6 +192,12 @@ def test_diverged_chain_stops_and_keeps_its_draws(tmp_path: Path) -> None:
     posterior = load_posterior(tmp_path, Toy())
     assert len(posterior) > 1
     assert all(bool(torch.isfinite(m.net.weight).all()) for m in posterior)
+
+
+def test_a_guard_of_the_users_own_is_used(tmp_path: Path) -> None:
+    module = Toy(partial(SGLD, lr=1e-3, prior=PRIOR), burn_in=1)
+    with pytest.raises(ChainDivergedError):
+        trainer(tmp_path, 40, [ChainGuard(bound=1e-6)]).fit(module, datamodule=ToyData())
 
 
 def test_folder_with_draws_is_refused(tmp_path: Path) -> None:
