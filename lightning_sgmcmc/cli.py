@@ -17,6 +17,7 @@ import lightning as L
 import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_sgmcmc import checks, results
@@ -321,6 +322,8 @@ def _send(trainer: L.Trainer, content: dict[str, Any], figures: Path) -> None:
             for image in images:
                 logger.log_image(f"figures/{image.stem}", [str(image)])
         logger.finalize("success")
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()
 
 
 def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:

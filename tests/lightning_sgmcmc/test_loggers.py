@@ -152,5 +152,6 @@ def test_wandb_mode_wins(home: Path, monkeypatch: Any, caplog: Any) -> None:
         logger = wandb_logger(home / "run", "name")
     assert "wandb sync" not in caplog.text
     assert logger.experiment.settings.mode == "disabled"
+    logger.experiment.finish()
     assert os.environ["WANDB_MODE"] == "disabled"
     assert not list(home.rglob("*.wandb"))
