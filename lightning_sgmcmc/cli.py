@@ -170,20 +170,16 @@ class ChainCLI(LightningCLI):
         config = dict(self._get(self.config_init, "trainer", default={}))
         own = config.get("logger")
         loggers: list[Any] = [CSVLog(self.folder)]
-        if own is None and self.config.wandb_project and not config.get("fast_dev_run"):
-            loggers.append("wandb")
-        elif own not in (None, True, False):
+        if own not in (None, True, False):
             loggers += own if isinstance(own, list) else [own]
         callbacks: list[L.Callback] = [ChainCheckpoint(self.config.checkpoint_every)]
         if config.get("enable_progress_bar") is not False:
             callbacks.append(ChainProgress())
         self._check_trainer(config)
-        if "wandb" in loggers:
-            loggers[loggers.index("wandb")] = wandb_logger(
-                self.folder,
-                f"{self.config.name}-{self.folder.name}",
-                self.config.wandb_project,
-            )
+        project = self.config.wandb_project
+        if own is None and project and not config.get("fast_dev_run"):
+            name = f"{self.config.name}-{self.folder.name}"
+            loggers.append(wandb_logger(self.folder, name, project))
         config |= {
             "logger": loggers,
             "callbacks": [*(config.get("callbacks") or []), *callbacks],

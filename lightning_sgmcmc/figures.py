@@ -88,11 +88,11 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
             )
             axes.plot(x, values, ".-", lw=0.8, ms=3, color=str(0.25 * shade), label=name or None)
         axes.set_ylabel(label)
+        if "temperature" in label:
+            axes.axhline(module.sampler.temperature, color="0.5", ls=":")
         if len(curves) > 1:
             axes.legend(fontsize="small", loc="upper right")
     axes.set_xlabel("step")
-    if "temperature" in panels[1][0] if len(panels) > 1 else False:
-        figure.axes[1].axhline(module.sampler.temperature, color="0.5", ls=":")
     return figure
 
 

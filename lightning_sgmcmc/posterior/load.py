@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,26 +78,23 @@ class Posterior:
         Returns:
             Two tensors [B, ...]. The deviation is that of the weights alone, without noise.
         """
-        total: Tensor | None = None
-        squares: Tensor | None = None
-        for weight, module in zip(self.weights.tolist(), self, strict=True):
-            output = module(x).double()
-            total = weight * output if total is None else total + weight * output
-            squares = weight * output**2 if squares is None else squares + weight * output**2
-        assert total is not None
-        assert squares is not None
-        std = (squares - total**2).clamp_min(0).sqrt()
-        return total.to(x.dtype), std.to(x.dtype)
+        prediction = self._average(lambda module: (module(x), torch.zeros(len(x))))
+        return prediction.mean.to(x.dtype), prediction.std.to(x.dtype)
 
     @torch.no_grad()
     def predictive(self, batch: Any) -> Prediction:
         """Return the ensemble of ``module.predictive`` on a batch, with its log density."""
+        return self._average(lambda module: (module.predictive(batch), module.nll(batch)))
+
+    def _average(self, evaluate: Callable[[SGMCMCModule], tuple[Tensor, Tensor]]) -> Prediction:
+        """Return the ensemble of outputs and negative log-likelihoods, [B, ...] and [B]."""
         metric: PosteriorEnsemble | None = None
         for weight, module in zip(self.weights.tolist(), self, strict=True):
-            output, nll = module.predictive(batch), module.nll(batch)
+            output, nll = evaluate(module)
             if metric is None:
                 metric = PosteriorEnsemble(len(output), tuple(output.shape[1:])).to(output.device)
-            metric.update(output, nll, torch.arange(len(output), device=output.device), weight)
+            index = torch.arange(len(output), device=output.device)
+            metric.update(output, nll.to(output.device), index, weight)
         assert metric is not None
         prediction: Prediction = metric.compute()
         return prediction
