@@ -7,11 +7,13 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Spawn keys of SeedSequence(seed): a chain's noise is (chain,), its batches (chain, this).
 _BATCHES = 0xBA7C4
 _FULL_EPOCH = 100
+_BLOCK = 64  # steps whose independent batches are drawn at once
 
 Sampling = Literal["auto", "independent", "reshuffled", "full"]
 
@@ -30,6 +32,9 @@ class BatchStream:
     - ``full``: the whole data at every step, so that the gradient is exact; 100 steps count as an
       epoch, which costs a Trainer time of its own.
     - ``auto``: what the sampler asks for, reshuffled unless its law counts gradient noise.
+
+    For K stacked chains a batch is [K, n, ...], chain k's being what it would be alone; full
+    batches are the same for all and stay [N, ...].
 
     Args:
         tensors: The training set, each [N, ...].
@@ -59,7 +64,8 @@ class BatchStream:
         self.tensors = tuple(tensors)
         self.sampling = sampling
         self.seed, self.chain, self.rank, self.world_size = 0, 0, 0, 1
-        self._permutation: tuple[int, Tensor] | None = None
+        self.num_chains: int | None = None
+        self._cached: tuple[int, Tensor] | None = None
 
     def bind(
         self,
@@ -68,9 +74,19 @@ class BatchStream:
         chain: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        independent: bool = False,
+        kind: Literal["reshuffled", "independent", "full"] = "reshuffled",
+        num_chains: int | None = None,
     ) -> None:
-        """Move the data to a device and fix the stream's seed, chain, shard and kind.
+        """Move the data to a device and fix the stream's seed, chains, shard and kind.
+
+        Args:
+            device: Where the batches are to be.
+            seed: Seed of the run.
+            chain: Number of the (first) chain.
+            rank: Number of this process among those that share a batch.
+            world_size: Number of these processes.
+            kind: What ``auto`` stands for.
+            num_chains: K stacked chains, None for a single one.
 
         Raises:
             ValueError: If the batch does not divide among the ranks.
@@ -82,9 +98,12 @@ class BatchStream:
             )
         self.tensors = tuple(t.to(device) for t in self.tensors)
         self.seed, self.chain, self.rank, self.world_size = seed, chain, rank, world_size
+        self.num_chains = num_chains
         if self.sampling == "auto":
-            self.sampling = "independent" if independent else "reshuffled"
-        self._permutation = None
+            self.sampling = kind
+            if kind == "full":
+                self.batch_size = self.num_data
+        self._cached = None
 
     def __len__(self) -> int:
         return _FULL_EPOCH if self.sampling == "full" else self.num_data // self.batch_size
@@ -92,28 +111,45 @@ class BatchStream:
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
+    @property
+    def stacked(self) -> bool:
+        """Whether a batch carries the chains along its first axis."""
+        return self.num_chains is not None and self.sampling != "full"
+
     def indices(self, step: int) -> Tensor:
-        """Return the indices of this rank's share of the global batch of a step."""
+        """Return the indices of this rank's share of the global batch of a step, [n] or [K, n]."""
         n, share = self.batch_size, self.batch_size // self.world_size
         if self.sampling == "full":
             chosen = torch.arange(self.num_data)
         elif self.sampling == "independent":
-            chosen = torch.from_numpy(self._generator(step).integers(0, self.num_data, n))
+            block, place = divmod(step, _BLOCK)
+            chosen = self._drawn(block)[..., place, :]
         else:
             epoch, place = divmod(step, len(self))
-            if self._permutation is None or self._permutation[0] != epoch:
-                order = torch.from_numpy(self._generator(epoch).permutation(self.num_data))
-                self._permutation = (epoch, order)
-            chosen = self._permutation[1][place * n : (place + 1) * n]
-        return chosen[self.rank * share : (self.rank + 1) * share]
+            chosen = self._drawn(epoch)[..., place * n : (place + 1) * n]
+        return chosen[..., self.rank * share : (self.rank + 1) * share]
 
     def at(self, step: int) -> tuple[Tensor, ...]:
         """Return this rank's share of the global batch of a step, on the device."""
+        if self.sampling == "full" and self.world_size == 1:
+            return self.tensors
         indices = self.indices(step).to(self.tensors[0].device)
-        return tuple(t.index_select(0, indices) for t in self.tensors)
-
-    def _generator(self, counter: int) -> np.random.Generator:
-        key = (self.chain, _BATCHES, counter)
-        return np.random.Generator(
-            np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=key))
+        flat = indices.reshape(-1)
+        return tuple(
+            t.index_select(0, flat).view(*indices.shape, *t.shape[1:]) for t in self.tensors
         )
+
+    def _drawn(self, counter: int) -> Tensor:
+        """Return the permutations of an epoch or the indices of a block, of every chain."""
+        if self._cached is None or self._cached[0] != counter:
+            rows = [self._draw(self.chain + k, counter) for k in range(self.num_chains or 1)]
+            chosen = torch.from_numpy(rows[0] if self.num_chains is None else np.stack(rows))
+            self._cached = (counter, chosen)
+        return self._cached[1]
+
+    def _draw(self, chain: int, counter: int) -> NDArray[np.int64]:
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(chain, _BATCHES, counter))
+        generator = np.random.Generator(np.random.Philox(sequence))
+        if self.sampling == "independent":
+            return generator.integers(0, self.num_data, (_BLOCK, self.batch_size))
+        return generator.permutation(self.num_data)

@@ -1,4 +1,8 @@
-"""Parameter lists as one vector, and the one reduction that samplers use."""
+"""Parameter lists as one vector, and the reductions that samplers use.
+
+Where many chains run as one computation, every tensor carries them along its first axis. ``lead``
+is the number of such axes: 0 for one chain, 1 for many. Reductions keep them.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,14 @@ import torch
 from torch import Tensor
 
 
-def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """Join a list of tensors into one new vector [d]."""
-    return torch.cat([t.reshape(-1) for t in tensors])
+def flatten(tensors: Sequence[Tensor], lead: int = 0) -> Tensor:
+    """Join a list of tensors into one new vector [d], or [K, d] for K chains."""
+    return torch.cat([t.reshape(*t.shape[:lead], -1) for t in tensors], dim=-1)
 
 
-def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Split a vector [d] into views shaped like the tensors of ``like``."""
-    parts = torch.split(vector, [t.numel() for t in like])
+def unflatten(vector: Tensor, like: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+    """Split a vector [d] or [K, d] into views shaped like the tensors of ``like``."""
+    parts = torch.split(vector, [t.shape[lead:].numel() for t in like], dim=-1)
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 
 
@@ -26,3 +30,17 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     """
     product: Tensor = torch.linalg.vecdot(x, y)
     return product.unsqueeze(-1)
+
+
+def inner(xs: Sequence[Tensor], ys: Sequence[Tensor], lead: int = 0) -> Tensor:
+    """Return the inner product of two lists of tensors in float64, [] or [K] for K chains."""
+    products = [
+        (x * y).reshape(*x.shape[:lead], -1).sum(-1, dtype=torch.float64)
+        for x, y in zip(xs, ys, strict=True)
+    ]
+    return torch.stack(products).sum(0)
+
+
+def per_chain(values: Tensor, like: Tensor) -> Tensor:
+    """Give a value a chain, [] or [K], trailing axes with which it broadcasts against ``like``."""
+    return values.reshape(values.shape + (1,) * (like.dim() - values.dim()))

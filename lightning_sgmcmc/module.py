@@ -227,7 +227,7 @@ class SGMCMCModule(L.LightningModule):
                 sampler.chain,
                 self.trainer.global_rank,
                 self.trainer.world_size,
-                sampler.independent_batches,
+                sampler.batches,
             )
         num_data = self._num_data or checks.training_set_size(loader)
         sampler.num_data = num_data

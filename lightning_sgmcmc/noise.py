@@ -1,22 +1,28 @@
-"""The only owner of random generators: one stream of Gaussian noise a chain and device."""
+"""The only owner of random generators: one stream of noise a chain and device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Increments = Literal["gaussian", "moment-matched"]
 
 
 class NoiseStream:
-    """Standard normal increments z for a list of tensors, from a generator of its own.
+    """Noise for the tensors of one chain, or of K chains, from generators of its own.
 
     The stream of a chain is seeded by ``SeedSequence(seed, spawn_key=(chain,))``: replicas of one
     chain draw the same numbers whatever the global seeds are, and different chains draw
-    independent ones. On the CPU, float32 numbers come from SFC64 bits by the Box-Muller map
+    independent ones. With ``num_chains=K`` each tensor carries the chains ``chain, ..., chain +
+    K - 1`` along its first axis, and row k gets what chain k alone would have drawn.
+
+    On the CPU, float32 normals come from SFC64 bits by the Box-Muller map
 
         z1 = sqrt(-2 log u) cos(2 pi v),   z2 = sqrt(-2 log u) sin(2 pi v)
 
@@ -29,37 +35,58 @@ class NoiseStream:
     Args:
         like: Tensors on one device and of one type; draws have their shapes.
         seed: Seed of the run, not negative.
-        chain: Number of the chain.
+        chain: Number of the (first) chain.
+        num_chains: K, the length of every tensor's first axis; None for a single chain.
+        one_generator: Serve all K chains from the first one's generator. They are independent all
+            the same, but none can be drawn alone; for thousands of short chains.
+        increments: What :meth:`increments` draws.
 
     Raises:
-        ValueError: If the tensors lie on several devices or have several types.
+        ValueError: If the tensors lie on several devices or have several types, or a name is
+            unknown.
     """
 
-    def __init__(self, like: Sequence[Tensor], seed: int, chain: int = 0) -> None:
+    def __init__(
+        self,
+        like: Sequence[Tensor],
+        seed: int,
+        chain: int = 0,
+        num_chains: int | None = None,
+        one_generator: bool = False,
+        increments: Increments = "gaussian",
+    ) -> None:
         if seed < 0:
             raise ValueError(f"seed must not be negative, got {seed}")
+        if increments not in ("gaussian", "moment-matched"):
+            raise ValueError(f"increments must be gaussian or moment-matched, got {increments!r}")
         if len({(t.device, t.dtype) for t in like}) != 1:
             raise ValueError(
                 "a chain's parameters must share one device and one floating-point type, got "
                 f"{sorted({f'{t.dtype} on {t.device}' for t in like})}"
             )
         self.device, self.dtype = like[0].device, like[0].dtype
-        sequence = np.random.SeedSequence(seed, spawn_key=(chain,))
-        numel = sum(t.numel() for t in like)
+        self._chains, self._kind = num_chains, increments
+        rows = 1 if num_chains is None or one_generator else num_chains
+        numel = sum(t.numel() for t in like) // rows
         self._half = (numel + 1) // 2
-        self._flat = torch.empty(2 * self._half, device=self.device, dtype=self.dtype)
-        sizes = [t.numel() for t in like]
-        parts = torch.split(self._flat[:numel], sizes)
-        self._views = [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
-        self._numpy: np.random.Generator | None = None
-        self._torch: torch.Generator | None = None
+        self._flat = torch.empty(rows, 2 * self._half, device=self.device, dtype=self.dtype)
+        parts = torch.split(self._flat[:, :numel], [t.numel() // rows for t in like], dim=1)
+        self._views = [
+            (part if rows > 1 else part[0]).view(t.shape)
+            for part, t in zip(parts, like, strict=True)
+        ]
+        sequences = [np.random.SeedSequence(seed, spawn_key=(chain + i,)) for i in range(rows)]
+        self._numpy: list[np.random.Generator] = []
+        self._torch: list[torch.Generator] = []
         if self.device.type == "cpu":
-            self._numpy = np.random.Generator(np.random.SFC64(sequence))
-            self._cosine = torch.empty(self._half, dtype=self.dtype)
+            self._numpy = [np.random.Generator(np.random.SFC64(s)) for s in sequences]
+            self._cosine = torch.empty(rows, self._half, dtype=self.dtype)
             self._tiny = torch.tensor(2.0**-64, dtype=self.dtype)
         else:
-            self._torch = torch.Generator(self.device)
-            self._torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+            for sequence in sequences:
+                generator = torch.Generator(self.device)
+                generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+                self._torch.append(generator)
 
     def normal(self) -> list[Tensor]:
         """Draw z ~ N(0, I).
@@ -68,71 +95,119 @@ class NoiseStream:
             One tensor per tensor of ``like``. They are views of a buffer that the next call
             overwrites; the caller may change them in place.
         """
-        if self._numpy is None:
-            self._flat.normal_(generator=self._torch)
+        if self._torch:
+            for row, generator in zip(self._flat, self._torch, strict=True):
+                row.normal_(generator=generator)
         elif self.dtype == torch.float32:
-            self._box_muller(self._numpy)
+            self._box_muller()
         else:
-            flat = self._numpy.standard_normal(self._flat.numel())
-            self._flat.copy_(torch.from_numpy(flat))
+            for row, source in zip(self._flat, self._numpy, strict=True):
+                row.copy_(torch.from_numpy(source.standard_normal(self._flat.shape[1])))
         return self._views
 
-    def uniform(self) -> float:
-        """Draw one number from U[0, 1), for discrete choices that replicas must share."""
-        if self._numpy is not None:
-            return float(self._numpy.random())
-        return float(torch.rand((), generator=self._torch, device=self.device))
+    def increments(self) -> list[Tensor]:
+        """Draw the noise of a step: z ~ N(0, I), or numbers that share its low moments.
 
-    def _box_muller(self, generator: np.random.Generator) -> None:
+        ``"moment-matched"`` increments are independent with mean 0, variance 1 and third moment 0
+        and take 256 values, the midpoints of (-sqrt(3), sqrt(3)) cut into as many parts. With them
+        the Euler scheme keeps its weak order 1 (Kloeden and Platen 1992, section 14.1), at an
+        eighth of the cost of normals.
+
+        Returns:
+            As :meth:`normal`.
+        """
+        if self._kind == "gaussian":
+            return self.normal()
+        numel = self._flat.shape[1]
+        if self._torch:
+            for row, generator in zip(self._flat, self._torch, strict=True):
+                row.random_(-128, 128, generator=generator)
+        else:
+            bits = self._bits((numel + 7) // 8)
+            self._flat.copy_(bits.view(torch.int8)[:, :numel])
+        # The variance of the integers -128 .. 127 is (256^2 - 1) / 12 about their mean -1/2.
+        scale = math.sqrt(12 / (256**2 - 1))
+        torch.add(scale / 2, self._flat, alpha=scale, out=self._flat)
+        return self._views
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draw from U[0, 1) in float64, for choices that replicas must share.
+
+        Returns:
+            Shape [*shape], or [K, *shape] for K chains.
+        """
+        if self._chains is not None and len(self._flat) == 1:  # one generator for all
+            shape = (self._chains, *shape)
+        if self._torch:
+            rows = [
+                torch.rand(shape, generator=g, device=self.device, dtype=torch.float64)
+                for g in self._torch
+            ]
+        else:
+            rows = [torch.as_tensor(g.random(shape)) for g in self._numpy]
+        return rows[0] if len(rows) == 1 else torch.stack(rows)
+
+    def _bits(self, words: int) -> Tensor:
+        """Draw 64-bit words for every row."""
+        rows: list[NDArray[np.int64]] = [
+            g.integers(-(2**63), 2**63 - 1, size=words, dtype=np.int64, endpoint=True)
+            for g in self._numpy
+        ]
+        return torch.from_numpy(rows[0][None] if len(rows) == 1 else np.stack(rows))
+
+    def _box_muller(self) -> None:
         half, cosine = self._half, self._cosine
         words = (half + 1) // 2  # of 64 bits, for the radii; half as many serve the angles
-        bits = torch.from_numpy(
-            generator.integers(
-                -(2**63), 2**63 - 1, size=words + (half + 3) // 4, dtype=np.int64, endpoint=True
-            )
-        )
-        radius, angle = self._flat[:half], self._flat[half:]
-        radius.copy_(bits[:words].view(torch.int32)[:half])
+        bits = self._bits(words + (half + 3) // 4)
+        shift = torch.tensor([[g.random()] for g in self._numpy], dtype=self.dtype)
+        radius, angle = self._flat[:, :half], self._flat[:, half:]
+        radius.copy_(bits[:, :words].view(torch.int32)[:, :half])
         # u^2 = (integer / 2^31)^2 keeps its relative precision near 0, where the tail is; the
         # summand below it keeps log u finite.
         torch.addcmul(self._tiny, radius, radius, value=2.0**-62, out=radius)
         radius.log_().neg_().sqrt_()
-        angle.copy_(bits[words:].view(torch.int16)[:half])
-        angle.add_(generator.random()).mul_(math.pi * 2.0**-15)
+        angle.copy_(bits[:, words:].view(torch.int16)[:, :half])
+        angle.add_(shift).mul_(math.pi * 2.0**-15)
         torch.cos(angle, out=cosine)
         angle.sin_().mul_(radius)
         radius.mul_(cosine)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generator's state as tensors, loadable with ``weights_only=True``."""
-        if self._torch is not None:
-            return {"generator": self._torch.get_state()}
-        assert self._numpy is not None
-        state = self._numpy.bit_generator.state
-        words = np.asarray(state["state"]["state"], dtype=np.uint64).view(np.int64)
-        rest = np.array([state["has_uint32"], state["uinteger"]], dtype=np.int64)
-        return {"sfc64": torch.from_numpy(np.concatenate([words, rest]))}
+        """Return the generators' states as tensors, loadable with ``weights_only=True``."""
+        if self._torch:
+            return {"generator": torch.stack([g.get_state() for g in self._torch])}
+        states = []
+        for generator in self._numpy:
+            state = generator.bit_generator.state
+            words = np.asarray(state["state"]["state"], dtype=np.uint64).view(np.int64)
+            rest = np.array([state["has_uint32"], state["uinteger"]], dtype=np.int64)
+            states.append(np.concatenate([words, rest]))
+        return {"sfc64": torch.from_numpy(np.stack(states))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly where the stream that gave ``state`` stood.
 
         Raises:
-            ValueError: If the state comes from another kind of device, whose numbers differ.
+            ValueError: If the state comes from another kind of device, whose numbers differ, or
+                from another number of chains.
         """
-        kind = "generator" if self._torch is not None else "sfc64"
+        kind = "generator" if self._torch else "sfc64"
         if kind not in state:
             raise ValueError(
                 f"the checkpoint's noise stream ({', '.join(state)}) was made on another kind of "
                 f"device than {self.device}; an exact resume needs the same kind"
             )
-        if self._torch is not None:
-            self._torch.set_state(state[kind].cpu())
-            return
-        assert self._numpy is not None
-        words = state[kind].cpu().numpy()
-        self._numpy.bit_generator.state = {
-            "bit_generator": "SFC64",
-            "state": {"state": words[:4].view(np.uint64)},
-            "has_uint32": int(words[4]),
-            "uinteger": int(words[5]),
-        }
+        rows = state[kind].cpu()
+        if len(rows) != len(self._flat):
+            raise ValueError(
+                f"the checkpoint's noise is that of {len(rows)} chains, not of {len(self._flat)}"
+            )
+        for generator, row in zip(self._torch, rows, strict=False):
+            generator.set_state(row)
+        for source, row in zip(self._numpy, rows.numpy(), strict=False):
+            source.bit_generator.state = {
+                "bit_generator": "SFC64",
+                "state": {"state": row[:4].view(np.uint64)},
+                "has_uint32": int(row[4]),
+                "uinteger": int(row[5]),
+            }

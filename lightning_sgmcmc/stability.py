@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.flat import inner, per_chain
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch, Target
@@ -33,36 +34,33 @@ def largest_eigenvalue(
         masks: Zero where a weight is held at zero.
 
     Returns:
-        The eigenvalue of largest magnitude, in units of 1/lr.
+        The eigenvalue of largest magnitude, in units of 1/lr; the largest of all for stacked
+        chains.
 
     Raises:
         ValueError: If it comes out not finite.
     """
+    lead = preconditioner.lead
     with torch.no_grad():
         v = [z.clone() for z in NoiseStream(target.params, seed=0).normal()]
         _mask(v, masks)
         w_old = [x.clone() for x in v]
         eigenvalue = torch.zeros(())
         for _ in range(iterations):
-            norm = _dot(v, v).sqrt()
-            scale = 1 / float(norm)
-            torch._foreach_mul_(v, scale)
-            torch._foreach_mul_(w_old, scale)
+            norm = inner(v, v, lead).sqrt()
+            scales = [per_chain((1 / norm).to(x.dtype), x) for x in v]
+            torch._foreach_mul_(v, scales)
+            torch._foreach_mul_(w_old, scales)
             w = target.curvature(v, batches)
             _mask(w, masks)
-            eigenvalue = _dot(v, w) / _dot(v, w_old)
+            eigenvalue = inner(v, w, lead) / inner(v, w_old, lead)
             w_old = [x.clone() for x in w]
             v = preconditioner.apply_(w)
             _mask(v, masks)
-    value = abs(float(eigenvalue))
+    value = float(eigenvalue.abs().max())
     if not value > 0 or value == float("inf"):
-        raise ValueError(f"the curvature of the potential came out as {float(eigenvalue)}")
+        raise ValueError(f"the curvature of the potential came out as {value}")
     return value
-
-
-def _dot(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
-    pairs = zip(x, y, strict=True)
-    return torch.stack([(a * b).sum(dtype=torch.float64) for a, b in pairs]).sum()
 
 
 def _mask(vectors: list[Tensor], masks: Sequence[Tensor] | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import unflatten
+from lightning_sgmcmc.flat import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import FlatPrior, Prior
 
@@ -18,13 +18,16 @@ Batch = Any
 class Target:
     """U(theta) = N * mean NLL(theta) - log p(theta); the posterior is exp(-U / T).
 
+    With K stacked chains (``lead=1``) everything is that of each chain on its own batch.
+
     Args:
-        nll: Maps a batch to the negative log-likelihood of each of its examples, [B], under the
-            current values of ``params``.
+        nll: Maps a batch to the negative log-likelihood of each of its examples, [B] or [K, B],
+            under the current values of ``params``.
         params: The weights theta.
         num_data: N, the number of training examples.
         prior: p(theta); None is a flat prior.
         reduce: Averages a list of tensors over the ranks that share this chain, in place.
+        lead: Number of leading axes of every parameter that count chains.
     """
 
     def __init__(
@@ -34,10 +37,11 @@ class Target:
         num_data: int,
         prior: Prior | None = None,
         reduce: Callable[[list[Tensor]], None] | None = None,
+        lead: int = 0,
     ) -> None:
         self.nll, self.params, self.num_data = nll, list(params), num_data
         self.prior = prior if prior is not None else FlatPrior()
-        self._reduce = reduce
+        self._reduce, self.lead = reduce, lead
         self._batch: tuple[Batch] | None = None
 
     def use(self, batch: Batch) -> None:
@@ -56,17 +60,17 @@ class Target:
         return self._batch[0]
 
     def mean_nll(self, batch: Batch) -> Tensor:
-        """Return the mean negative log-likelihood of a batch, a differentiable scalar."""
-        return self.nll(batch).mean()
+        """Return the mean negative log-likelihood of a batch, differentiable, [] or [K]."""
+        return self.nll(batch).mean(-1)
 
     def potential(self, batch: Batch) -> Tensor:
-        """Return U estimated from a batch (exact if the batch is the whole training set)."""
+        """Return U estimated from a batch (exact if it is the whole training set), [] or [K]."""
         return self.num_data * self.mean_nll(batch) - self.prior.log_density(self.params)
 
     def gradient(self, batch: Batch) -> list[Tensor]:
         """Return the gradient of the mean NLL of a batch, without the prior's."""
         with torch.enable_grad():
-            grads = list(torch.autograd.grad(self.mean_nll(batch), self.params))
+            grads = list(torch.autograd.grad(self.mean_nll(batch).sum(), self.params))
         return self._reduced(grads)
 
     def curvature(
@@ -76,7 +80,8 @@ class Target:
         total = [torch.zeros_like(v) for v in vectors]
         for batch in batches:
             with torch.enable_grad():
-                grads = torch.autograd.grad(self.mean_nll(batch), self.params, create_graph=True)
+                loss = self.mean_nll(batch).sum()
+                grads = torch.autograd.grad(loss, self.params, create_graph=True)
                 inner = torch.stack(
                     [(g * v).sum() for g, v in zip(grads, vectors, strict=True)]
                 ).sum()
@@ -89,7 +94,7 @@ class Target:
 
     def _add_prior_curvature_(self, total: list[Tensor], vectors: Sequence[Tensor]) -> None:
         with torch.enable_grad():
-            log_density = self.prior.log_density(self.params)
+            log_density = self.prior.log_density(self.params).sum()
             if not log_density.requires_grad:
                 return
             grads = torch.autograd.grad(log_density, self.params, create_graph=True)
@@ -112,14 +117,14 @@ class Target:
                 product = self.curvature(signs, [self.batch], with_prior=False)
                 torch._foreach_addcmul_(diagonal, product, signs, value=1 / probes)
             return diagonal
-        numel = sum(p.numel() for p in self.params)
-        flat = torch.zeros(numel, device=self.params[0].device, dtype=self.params[0].dtype)
+        flat = flatten(diagonal, self.lead)
         unit = torch.zeros_like(flat)
-        for i in range(numel):
-            unit.zero_()[i] = 1.0
-            product = self.curvature(unflatten(unit, self.params), [self.batch], with_prior=False)
-            flat[i] = torch.cat([h.reshape(-1) for h in product])[i]
-        return unflatten(flat, self.params)
+        for i in range(flat.shape[-1]):
+            unit.zero_()[..., i] = 1.0
+            vectors = unflatten(unit, self.params, self.lead)
+            product = self.curvature(vectors, [self.batch], with_prior=False)
+            flat[..., i] = flatten(product, self.lead)[..., i]
+        return unflatten(flat, self.params, self.lead)
 
     def _reduced(self, tensors: list[Tensor]) -> list[Tensor]:
         if self._reduce is not None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Preconditioner(ABC):
     """A symmetric positive definite matrix C, and noise with that covariance.
 
-    All vectors are lists of tensors shaped like the parameters. C sees the gradient of the mean
+    All vectors are lists of tensors shaped like the parameters. Of K chains that run as one
+    computation each has a C of its own, along the first axis of everything. C sees the gradient of the mean
     likelihood loss only, never the prior's.
     """
 
@@ -27,15 +28,33 @@ class Preconditioner(ABC):
     needs_second_gradient: bool = False
     #: C asks the :class:`~lightning_sgmcmc.target.Target` for curvature.
     needs_target: bool = False
+    #: C learns from per-example gradients, ``target.per_example``.
+    needs_per_example: bool = False
+    #: Why many chains cannot share one computation, None where they can.
+    unstackable: str | None = None
+    #: Number of leading axes of every tensor that count chains.
+    lead: int = 0
     #: N, which the sampler sets: some constants are stated on the scale of the sum over data.
     num_data: int = 1
 
     def __init__(self) -> None:
         self.frozen = not self.adaptive
+        self.target: Target | None = None
 
-    def attach(self, params: Sequence[Tensor]) -> None:
-        """Allocate the state for these parameters, forgetting any other."""
+    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+        """Allocate the state for these parameters, forgetting any other.
+
+        Args:
+            params: The parameters.
+            lead: Number of their leading axes that count chains.
+        """
         self.frozen = not self.adaptive
+        self.lead = lead
+        self.target = None
+
+    def bind(self, target: Target) -> None:
+        """Take in the target, for what is learned from more than a gradient."""
+        self.target = target
 
     def update(self, grads: Sequence[Tensor]) -> None:  # noqa: B027
         """Take in the mean likelihood gradient at the current weights."""
@@ -54,7 +73,7 @@ class Preconditioner(ABC):
         """Draw from N(0, C). The result is a buffer that the next draw may overwrite."""
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor | None:
-        """Return v' C^-1 v, or None where C^-1 is not at hand."""
+        """Return v' C^-1 v, [] or [K], or None where C^-1 is not at hand."""
         return None
 
     def gamma(

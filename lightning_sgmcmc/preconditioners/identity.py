@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from lightning_sgmcmc.flat import inner
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 
@@ -20,11 +20,11 @@ class Identity(Preconditioner):
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw from N(0, I)."""
-        return stream.normal()
+        return stream.increments()
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' v."""
-        return torch.stack([(v * v).sum(dtype=torch.float64) for v in vectors]).sum()
+        return inner(vectors, vectors, self.lead)
 
     def __repr__(self) -> str:
         return "Identity()"

@@ -107,6 +107,7 @@ class AveragedLBFGS(Preconditioner):
 
     adaptive = True
     needs_second_gradient = True
+    unstackable = "each chain replaces its L-BFGS operators at moments of its own"
 
     def __init__(
         self,
@@ -138,9 +139,9 @@ class AveragedLBFGS(Preconditioner):
         self._operators: list[LBFGSOperator] = []
         self._weights: list[float] = []
 
-    def attach(self, params: Sequence[Tensor]) -> None:
+    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Forget everything; C = I until the first gradient."""
-        super().attach(params)
+        super().attach(params, lead)
         self._recent, self._count = [], 0
         self._like = list(params)
         self._start(torch.ones(1, dtype=params[0].dtype, device=params[0].device))
@@ -189,7 +190,7 @@ class AveragedLBFGS(Preconditioner):
             self._weights = [w * (1 - rate) for w in self._weights] + [rate]
             self._operators.append(self.newest())
         else:
-            chosen = [i for i in range(self.slots) if noise.uniform() < rate]
+            chosen = [i for i in range(self.slots) if float(noise.uniform()) < rate]
             newest = self.newest() if chosen else None
             for i in chosen:
                 assert newest is not None
@@ -197,22 +198,22 @@ class AveragedLBFGS(Preconditioner):
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Return C times ``vectors``."""
-        vector = flatten(vectors)
+        vector = flatten(vectors, self.lead)
         total: Tensor | None = None
         for weight, operator in zip(self._weights, self._operators, strict=True):
             product = operator.apply(vector).mul_(weight)
             total = product if total is None else total.add_(product)
         assert total is not None
-        return unflatten(total, vectors)
+        return unflatten(total, vectors, self.lead)
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw sum_j sqrt(w_j) S_j z_j."""
         total: Tensor | None = None
         for weight, operator in zip(self._weights, self._operators, strict=True):
-            eta = operator.root(flatten(stream.normal())).mul_(weight**0.5)
+            eta = operator.root(flatten(stream.increments(), self.lead)).mul_(weight**0.5)
             total = eta if total is None else total.add_(eta)
         assert total is not None
-        return unflatten(total, self._like)
+        return unflatten(total, self._like, self.lead)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the pairs, the operators and their weights."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.flat import flatten, inner, per_chain, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 
@@ -72,9 +72,9 @@ class RMSProp(Preconditioner):
         self._root: list[Tensor] = []
         self._started = False
 
-    def attach(self, params: Sequence[Tensor]) -> None:
+    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Allocate V for these parameters."""
-        super().attach(params)
+        super().attach(params, lead)
         self._started = False
         zeros = flatten([torch.zeros_like(p) for p in params])
         self._flat = (zeros, zeros.clone(), zeros.clone())
@@ -98,10 +98,15 @@ class RMSProp(Preconditioner):
     def _refresh(self) -> None:
         square_avg, metric, root = self._flat
         torch.sqrt(square_avg, out=metric)
-        shift = self.eps
-        if self.floor:
-            shift += self.floor * float(metric.mean(dtype=torch.float64))
-        torch.sqrt(metric.add_(shift).reciprocal_(), out=root)
+        if self.floor and self.lead:
+            sizes = sum(m.shape[self.lead :].numel() for m in self._metric)
+            ones = [torch.ones_like(m) for m in self._metric]
+            means = inner(self._metric, ones, self.lead).to(metric.dtype) / sizes
+            shifts = [per_chain(self.floor * means, m) for m in self._metric]
+            torch._foreach_add_(self._metric, shifts)
+        elif self.floor:
+            metric.add_(self.floor * float(metric.mean(dtype=torch.float64)))
+        torch.sqrt(metric.add_(self.eps).reciprocal_(), out=root)
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
@@ -110,14 +115,13 @@ class RMSProp(Preconditioner):
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw C^(1/2) z."""
-        z = stream.normal()
+        z = stream.increments()
         torch._foreach_mul_(z, self._root)
         return z
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (eps + floor + sqrt V)."""
-        pairs = zip(vectors, self._metric, strict=True)
-        return torch.stack([(v * v / c).sum(dtype=torch.float64) for v, c in pairs]).sum()
+        return inner(vectors, torch._foreach_div(list(vectors), self._metric), self.lead)
 
     def gamma(
         self, target: Target, grads: Sequence[Tensor], stream: NoiseStream

@@ -10,14 +10,35 @@ from torch import Tensor
 
 
 class Prior(ABC):
-    """A density p(theta) over a list of parameter tensors."""
+    """A density p(theta) over a list of parameter tensors.
+
+    The parameters of K chains that run as one computation carry the chains along their first axis;
+    ``lead`` is then 1.
+    """
 
     #: A flat prior is improper; runs say so.
     proper: bool = True
+    #: Number of leading axes of every tensor that count chains.
+    lead: int = 0
+
+    def attach(
+        self, params: Sequence[Tensor], lead: int = 0, names: Sequence[str] | None = None
+    ) -> None:
+        """Take in what the parameters are, before the first step.
+
+        Args:
+            params: The parameters.
+            lead: Number of their leading axes that count chains.
+            names: Their names, None where they are not known.
+
+        Raises:
+            ValueError: If the prior does not fit these parameters.
+        """
+        self.lead = lead
 
     @abstractmethod
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
-        """Return log p(theta), a differentiable scalar."""
+        """Return log p(theta), differentiable, [] for one chain and [K] for K."""
 
     @abstractmethod
     def add_gradient_(
@@ -33,7 +54,8 @@ class FlatPrior(Prior):
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return 0."""
-        return torch.zeros((), device=params[0].device, dtype=params[0].dtype)
+        first = params[0]
+        return torch.zeros(first.shape[: self.lead], device=first.device, dtype=first.dtype)
 
     def add_gradient_(
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float

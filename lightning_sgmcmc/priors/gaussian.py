@@ -31,9 +31,10 @@ class GaussianPrior(Prior):
         self.variance, self.mean = float(variance), float(mean)
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
-        """Return log p(theta), a differentiable scalar."""
-        squares = torch.stack([((p - self.mean) ** 2).sum() for p in params]).sum()
-        numel = sum(p.numel() for p in params)
+        """Return log p(theta), differentiable, [] or [K]."""
+        parts = [((p - self.mean) ** 2).reshape(*p.shape[: self.lead], -1).sum(-1) for p in params]
+        squares = torch.stack(parts).sum(0)
+        numel = sum(p.shape[self.lead :].numel() for p in params)
         return -0.5 * (squares / self.variance + numel * math.log(2 * math.pi * self.variance))
 
     def add_gradient_(

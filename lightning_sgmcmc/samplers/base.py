@@ -10,21 +10,33 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.noise import Increments, NoiseStream
 from lightning_sgmcmc.preconditioners import Identity, Preconditioner
 from lightning_sgmcmc.priors import FlatPrior, Prior
 from lightning_sgmcmc.target import Target
 
 
+#: A move and the change of the gradient along it, or what they start from.
+Pair = tuple[list[Tensor], list[Tensor]]
+
+
+class NonFiniteGradientError(RuntimeError):
+    """A gradient holds a number that is not finite; nothing has moved."""
+
+
 class Sampler(torch.optim.Optimizer):
     """A Markov chain over the parameters, stepped like an optimizer.
+
+    After :meth:`stack` the parameters are those of K chains along their first axis, which then
+    run as one computation.
 
     ``step(closure)`` takes the gradient of the *mean* negative log-likelihood of a minibatch, by
     calling the closure if there is one and from ``p.grad`` otherwise, and moves every parameter.
     Subclasses say how, in :meth:`_move`.
 
     Args:
-        params: Parameters or one parameter group, as for any torch optimizer.
+        params: Parameters or one parameter group, as for any torch optimizer; pairs of name and
+            parameter where a prior goes by names.
         lr: Step size on the mean loss, positive; ``"auto"`` leaves it to the training loop, which
             sets it from the curvature (:mod:`lightning_sgmcmc.stability`).
         num_data: N, the number of training examples; may be set later, before the first step.
@@ -32,14 +44,17 @@ class Sampler(torch.optim.Optimizer):
         preconditioner: The matrix C; None is the identity.
         temperature: T; 1 samples the posterior, 0 optimises.
         seed: Seed of the chain's own noise, the same on every replica.
-        chain: Number of the chain, which selects its noise stream.
+        chain: Number of the (first) chain, which selects its noise stream.
 
     Raises:
         ValueError: If a value lies outside its range or there are several parameter groups.
     """
 
-    #: True where the law of the chain counts minibatch noise, so that batches must be independent.
-    independent_batches = False
+    #: The minibatches for which the chain's law is stated: "independent" where it counts gradient
+    #: noise, "full" where it allows none.
+    batches: Literal["reshuffled", "independent", "full"] = "reshuffled"
+    #: What noise a step takes.
+    increments: Increments = "gaussian"
 
     def __init__(
         self,
@@ -79,7 +94,49 @@ class Sampler(torch.optim.Optimizer):
         self.steps_taken = 0
         #: Minibatch gradients used so far.
         self.gradients = 0
-        self.preconditioner.attach(self.params)
+        self.lead = 0
+        self._one_generator = False
+        names = self.param_groups[0].get("param_names")
+        self.names: list[str] | None = list(names) if names is not None else None
+        self._attach()
+
+    def _attach(self) -> None:
+        self.preconditioner.attach(self.params, self.lead)
+        self.prior.attach(self.params, self.lead, self.names)
+
+    def stack(self, one_generator: bool = False) -> None:
+        """Take the first axis of every parameter for K chains, numbered from ``chain`` on.
+
+        Chain k then moves as it would alone, with the noise stream ``chain + k``.
+
+        Args:
+            one_generator: Serve the noise of all chains from the first one's generator, for
+                thousands of chains none of which needs to run alone.
+
+        Raises:
+            ValueError: If the parameters have no common first axis, or the preconditioner cannot
+                be stacked (it says why; :class:`ChainsInTurn` runs such chains).
+        """
+        lengths = {tuple(p.shape[:1]) for p in self.params}
+        if len(lengths) != 1 or () in lengths:
+            raise ValueError("stacked chains lie along the first axis of every parameter")
+        if self.preconditioner.unstackable:
+            raise ValueError(
+                f"{self.preconditioner!r} cannot run stacked chains: "
+                f"{self.preconditioner.unstackable}"
+            )
+        self.lead, self._one_generator, self._stream = 1, one_generator, None
+        self._attach()
+
+    @property
+    def num_chains(self) -> int | None:
+        """K, the number of stacked chains; None for a single one."""
+        return self.params[0].shape[0] if self.lead else None
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights of one chain."""
+        return sum(p.shape[self.lead :].numel() for p in self.params)
 
     @property
     def num_data(self) -> int | None:
@@ -100,24 +157,38 @@ class Sampler(torch.optim.Optimizer):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the chain needs beyond a gradient: ``"second_gradient"``, ``"target"``."""
+        """What the chain needs beyond a gradient.
+
+        ``"second_gradient"`` on the same batch after the move, ``"target"`` for curvature,
+        ``"per_example"`` gradients from ``target.per_example``.
+        """
         needs = set()
         if self.preconditioner.needs_second_gradient and not self.preconditioner.frozen:
             needs.add("second_gradient")
         if self.preconditioner.needs_target:
             needs.add("target")
+        if self.preconditioner.needs_per_example and not self.preconditioner.frozen:
+            needs.add("per_example")
         return frozenset(needs)
 
     def attach(self, target: Target) -> None:
         """Give the sampler what it needs beyond a gradient."""
         self.target = target
+        self.preconditioner.bind(target)
 
     @property
     def stream(self) -> NoiseStream:
         """The chain's own noise, made on the parameters' device when first used."""
         if self._stream is None or self._stream.device != self.params[0].device:
             state = self._stream.state_dict() if self._stream is not None else None
-            self._stream = NoiseStream(self.params, self.seed, self.chain)
+            self._stream = NoiseStream(
+                self.params,
+                self.seed,
+                self.chain,
+                self.num_chains,
+                self._one_generator,
+                self.increments,
+            )
             if state is not None:
                 self._stream.load_state_dict(state)
         return self._stream
@@ -149,47 +220,59 @@ class Sampler(torch.optim.Optimizer):
 
         Args:
             closure: Zeroes the gradients, computes the mean NLL of the minibatch, calls backward
-                and returns the loss. Needed where the sampler needs a second gradient.
+                and returns the loss, [] or [K]. Needed where the sampler needs a second gradient.
 
         Returns:
             What the closure returned at the old weights.
 
         Raises:
             RuntimeError: If N or the step size is unknown, a closure or target is needed and
-                missing, or a parameter has no gradient. Nothing has moved then.
+                missing, or a gradient is missing, sparse or not finite. Nothing has moved then.
         """
-        needs = self.needs
-        if self._num_data is None:
-            raise RuntimeError("num_data is not set: give the number of training examples")
-        if math.isnan(self.lr):
-            raise RuntimeError('lr="auto" is not decided yet: set a number, or use SGMCMCModule')
-        if "target" in needs and self.target is None:
-            raise RuntimeError("this sampler needs sampler.attach(target) before its first step")
-        stream = self.stream  # made now, so that it refuses mixed types before anything moves
+        self._check_ready()
         loss = self._evaluate(closure)
-        if "second_gradient" in needs and loss is None:
+        if "second_gradient" in self.needs and loss is None:
             raise RuntimeError(
                 f"{type(self).__name__} needs a second gradient on the same batch: call "
                 "step(closure) with a closure that returns the loss"
             )
-        grads = self._gradients()
-        learn = not self.preconditioner.frozen
-        if learn:
-            self.preconditioner.update(grads)
-        if "second_gradient" not in needs:
-            self._move(grads)
-        else:
-            moved = [p.neg() for p in self.params]
-            change = [g.neg() for g in grads]
-            self._move(grads)
+        pair = self._advance(self._gradients())
+        if pair is not None:
             self._evaluate(closure)
-            torch._foreach_add_(moved, self.params)
-            torch._foreach_add_(change, self._gradients())
-            # A pair that reached into masked weights would bend C on the others.
-            self.preconditioner.observe(moved, self._masked(change), stream)
-        self.steps_taken += 1
-        self.gradients += 2 if "second_gradient" in needs else 1
+            self._learn(pair, self._gradients())
         return loss
+
+    def _check_ready(self) -> None:
+        """Raise where a step cannot be taken, before anything is computed."""
+        if self._num_data is None:
+            raise RuntimeError("num_data is not set: give the number of training examples")
+        if math.isnan(self.lr):
+            raise RuntimeError('lr="auto" is not decided yet: set a number, or use SGMCMCModule')
+        if self.needs & {"target", "per_example"} and self.target is None:
+            raise RuntimeError("this sampler needs sampler.attach(target) before its first step")
+        _ = self.stream  # made now, so that it refuses mixed types before anything moves
+
+    def _advance(self, grads: list[Tensor]) -> Pair | None:
+        """Learn from a gradient and move; return what the second gradient completes, if any."""
+        wants_pair = "second_gradient" in self.needs
+        if not self.preconditioner.frozen:
+            self.preconditioner.update(grads)
+        pair = None
+        if wants_pair:
+            pair = ([p.neg() for p in self.params], [g.neg() for g in grads])
+        self._move(grads)
+        self.steps_taken += 1
+        self.gradients += 1
+        return pair
+
+    def _learn(self, pair: Pair, grads: list[Tensor]) -> None:
+        """Show the preconditioner the move and the change of the gradient along it."""
+        moved, change = pair
+        torch._foreach_add_(moved, self.params)
+        torch._foreach_add_(change, grads)
+        # A pair that reached into masked weights would bend C on the others.
+        self.preconditioner.observe(moved, self._masked(change), self.stream)
+        self.gradients += 1
 
     @abstractmethod
     def _move(self, grads: list[Tensor]) -> None:
@@ -250,7 +333,23 @@ class Sampler(torch.optim.Optimizer):
                 f"{missing} of {len(grads)} parameters have no gradient: leave unused parameters "
                 "out of the sampler (requires_grad=False)"
             )
-        return [g for g in grads if g is not None]
+        present = [g for g in grads if g is not None]
+        sparse = sum(g.layout != torch.strided for g in present)
+        if sparse:
+            raise RuntimeError(
+                f"{sparse} of {len(grads)} parameters have sparse gradients: noise moves every "
+                "weight at every step, so use sparse=False"
+            )
+        if not math.isfinite(sum(g.sum() for g in present)):
+            wrong = [i for i, g in enumerate(present) if not bool(torch.isfinite(g).all())]
+            if wrong:
+                names = [self.names[i] if self.names else f"number {i}" for i in wrong]
+                raise NonFiniteGradientError(
+                    f"the gradient of {len(wrong)} of {len(grads)} parameters is not finite "
+                    f"(first: {names[0]}) at step {self.steps_taken} with step size {self.lr:.3g}: "
+                    "the chain diverges, lower lr; or the data hold a value that is not finite"
+                )
+        return present
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the chain's next step depends on but the weights."""

@@ -100,7 +100,7 @@ class SGHMC(Sampler):
             return None
         masks = self.masks
         free = sum(float(m.sum()) for m in masks) if masks else sum(p.numel() for p in self.params)
-        return float(energy) / max(free, 1.0)
+        return float(energy.sum()) / max(free, 1.0)
 
     def freeze(self) -> None:
         """Make C a constant, and draw the velocity anew from N(0, T C) at the next step."""

@@ -93,10 +93,10 @@ def test_rows_belong_together() -> None:
     assert torch.equal(x * 10.0, y)
 
 
-@pytest.mark.parametrize(("independent", "kind"), [(True, "independent"), (False, "reshuffled")])
-def test_auto_is_what_the_sampler_asks_for(independent: bool, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["independent", "reshuffled", "full"])
+def test_auto_is_what_the_sampler_asks_for(kind: str) -> None:
     batches = BatchStream([torch.arange(9)], 3)
-    batches.bind(CPU, 0, independent=independent)
+    batches.bind(CPU, 0, kind=kind)
     assert batches.sampling == kind
 
 
