@@ -1,4 +1,4 @@
-"""Reproduce a published table: ``python scripts/reproduce.py table1 [--cell NAME]``."""
+"""Reproduce a published experiment: ``python scripts/reproduce.py table1 [--cell NAME]``."""
 
 import sys
 from pathlib import Path

@@ -1,19 +1,30 @@
-"""Run the cells of a published table one by one, and print ours beside the paper's."""
+"""Run the cells of a published experiment one by one, and print ours beside the paper's."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import time
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lightning_sgmcmc import cli
-from tasks.experiments import table1
-from tasks.experiments.cell import Cell
+import torch
 
-TABLES: dict[str, ModuleType] = {"table1": table1}
+from lightning_sgmcmc import cli, results
+from tasks.data.download import DATA_ROOT
+from tasks.experiments.cell import Cell, Study
+
+#: Modules of this package; one is imported only when it is asked for. Each defines
+#: ``cells() -> list[Cell | Study]`` and
+#: ``render(results: dict[str, dict | None], chosen_from: bool) -> str``, and may define
+#: ``choices() -> list[Cell | Study]``, the runs that its protocol was chosen from, and
+#: ``figures(results: dict[str, dict | None], out: Path) -> dict[str, Figure]``. ``results`` holds
+#: the content of every cell's ``results.json``, None where it is not finished.
+TABLES = ("table1",)
 
 
 def main(root: Path, arguments: list[str] | None = None) -> None:
@@ -23,10 +34,34 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
         root: The repository's root, where ``configs`` lies.
         arguments: The command line; None takes ``sys.argv``.
     """
+    options, overrides = _parser().parse_known_args(arguments)
+    table = import_module(f"tasks.experiments.{options.table}")
+    cells = _cells(table, options, overrides)
+    if options.list:
+        print("\n".join(cell.name for cell in cells))
+        return
+    if options.data_root is not None:
+        os.environ[DATA_ROOT] = str(options.data_root)
+    out: Path = options.out or Path("runs") / options.table
+    if not options.show:
+        for cell in cells:
+            if not options.cell or cell.name in options.cell:
+                run(root, out, cell, overrides)
+    finished = {cell.name: read(out, cell) for cell in cells}
+    print(table.render(finished, options.choose))
+    if hasattr(table, "figures") and not options.choose and any(finished.values()):
+        folder = out / "figures"
+        folder.mkdir(exist_ok=True)
+        for name, figure in table.figures(finished, out).items():
+            figure.savefig(folder / f"{name}.png", dpi=130)
+            print(folder / f"{name}.png")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Reproduce a published table. Cells that are finished are not run again, and "
-        "one that was stopped continues from its last checkpoint. Other options, such as "
-        "--data.field=spe10, override every cell's configuration.",
+        description="Reproduce a published experiment. Cells that are finished are not run again, "
+        "and a run that was stopped continues from its last checkpoint. Other options, such as "
+        "--data.field=spe10, override the configuration of every cell that is a run.",
         allow_abbrev=False,
     )
     parser.add_argument("table", choices=sorted(TABLES))
@@ -39,31 +74,37 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, help="folder of the cells (default: runs/TABLE)")
     parser.add_argument("--show", action="store_true", help="print the table without running")
-    # Anything else is an override for every cell, for instance --data.field=spe10.
-    options, overrides = parser.parse_known_args(arguments)
-    table = TABLES[options.table]
-    cells: list[Cell] = table.choices() if options.choose else table.cells()
+    parser.add_argument(
+        "--data-root", type=Path, help=f"folder of data sets (default: ${DATA_ROOT} or ./data)"
+    )
+    return parser
+
+
+def _cells(
+    table: ModuleType, options: argparse.Namespace, overrides: list[str]
+) -> list[Cell | Study]:
+    """Return the cells that the command line asks for, having checked it against them."""
+    if options.choose and not hasattr(table, "choices"):
+        cli.fail(f"{options.table} has nothing to choose: run it without --choose")
+    cells: list[Cell | Study] = table.choices() if options.choose else table.cells()
     names = [cell.name for cell in cells]
     unknown = sorted(set(options.cell or []) - set(names))
     if unknown:
         cli.fail(f"unknown cell {', '.join(unknown)}: choose among {', '.join(names)}")
-    if options.list:
-        print("\n".join(names))
-        return
-    out: Path = options.out or Path("runs") / options.table
-    if not options.show:
-        for cell in cells:
-            if not options.cell or cell.name in options.cell:
-                run(root, out, cell, overrides)
-    text = table.render({cell.name: read(out, cell) for cell in cells}, options.choose)
-    print(text)
+    if overrides and not any(isinstance(cell, Cell) for cell in cells):
+        cli.fail(f"{options.table} is not a run of a task and takes no {' '.join(overrides)}")
+    return cells
 
 
-def run(root: Path, out: Path, cell: Cell, overrides: list[str]) -> None:
+def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None:
     """Run a cell, continue it if it was stopped, and do nothing if it is finished."""
     folder = out / cell.name
     if (folder / "results.json").is_file():
         print(f"{cell.name}: finished")
+        return
+    print(f"{cell.name}: running", file=sys.stderr, flush=True)
+    if isinstance(cell, Study):
+        _compute(folder, cell)
         return
     if (folder / "checkpoints" / "last.ckpt").is_file():
         arguments = ["--out", str(folder), "--ckpt_path", "last"]
@@ -72,11 +113,24 @@ def run(root: Path, out: Path, cell: Cell, overrides: list[str]) -> None:
             (folder / "config.yaml").unlink()
         config = root / "configs" / "papers" / cell.config
         arguments = ["--config", str(config), *cell.overrides, *overrides, "--out", str(folder)]
-    print(f"{cell.name}: running", file=sys.stderr, flush=True)
     cli.main(root / "configs", arguments)
 
 
-def read(out: Path, cell: Cell) -> dict[str, Any] | None:
+def _compute(folder: Path, study: Study) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    try:
+        content = study.compute(folder)
+    except KeyboardInterrupt:
+        print("interrupted: the same command begins this cell again", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (ValueError, FileNotFoundError) as error:
+        cli.fail(f"{study.name}: {error}")
+    made = {"provenance": results.provenance(torch.device("cpu"))}
+    results.write(folder, made | {"wall_seconds": time.monotonic() - began} | content)
+
+
+def read(out: Path, cell: Cell | Study) -> dict[str, Any] | None:
     """Return a finished cell's results."""
     path = out / cell.name / "results.json"
     if not path.is_file():

@@ -1,0 +1,128 @@
+"""Studies are computed once, whole or not at all; wrong commands are one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tasks.data.download import data_root
+from tasks.experiments import reproduce
+from tasks.experiments.cell import Cell, Study
+
+Compute = Callable[[Path], dict[str, Any]]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Register a table of two studies; the second fails until ``works`` is set."""
+    module = ModuleType("tasks.experiments.toy")
+    calls: list[str] = []
+    module.calls, module.works = calls, False  # type: ignore[attr-defined]
+
+    def first(folder: Path) -> dict[str, Any]:
+        calls.append("first")
+        (folder / "array.npz").write_text("")
+        return {"value": 2.5, "missing": float("nan")}
+
+    def second(folder: Path) -> dict[str, Any]:
+        calls.append("second")
+        if not module.works:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+        return {"root": str(data_root())}
+
+    def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
+        return json.dumps({k: v and sorted(v) for k, v in results.items()})
+
+    module.cells = lambda: [Study("first", first), Study("second", second)]  # type: ignore[attr-defined]
+    module.render = render  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tasks.experiments.toy", module)
+    monkeypatch.setattr(reproduce, "TABLES", ("toy",))
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", "elsewhere")
+    return module
+
+
+def test_a_study_that_was_stopped_is_computed_again_and_a_finished_one_is_not(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    command = ["toy", f"--out={tmp_path}", f"--data-root={tmp_path / 'sets'}"]
+    with pytest.raises(SystemExit) as stop:
+        reproduce.main(tmp_path, command)
+    assert stop.value.code == 130
+    assert not (tmp_path / "second" / "results.json").exists()
+    table.works = True
+    reproduce.main(tmp_path, command)
+    assert table.calls == ["first", "second", "second"]
+    content = json.loads((tmp_path / "first" / "results.json").read_text())
+    assert content["value"] == 2.5
+    assert content["missing"] is None
+    assert content["wall_seconds"] >= 0
+    assert "commit" in content["provenance"]
+    content = json.loads((tmp_path / "second" / "results.json").read_text())
+    assert content["root"] == str(tmp_path / "sets")
+
+
+def test_figures_are_drawn_from_what_is_finished(table: Any, tmp_path: Path, capsys: Any) -> None:
+    from matplotlib.figure import Figure
+
+    seen: list[dict[str, Any]] = []
+
+    def figures(results: dict[str, Any], out: Path) -> dict[str, Figure]:
+        seen.append(results)
+        assert out == tmp_path
+        return {"drawn": Figure()}
+
+    table.figures = figures
+    reproduce.main(tmp_path, ["toy", f"--out={tmp_path}", "--show"])
+    assert seen == []
+    reproduce.main(tmp_path, ["toy", f"--out={tmp_path}", "--cell=first"])
+    assert seen[0]["first"]["value"] == 2.5
+    assert seen[0]["second"] is None
+    assert (tmp_path / "figures" / "drawn.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--choose"], "nothing to choose"),
+        (["--cell=third"], "choose among first, second"),
+        (["--data.root=there"], "takes no --data.root=there"),
+    ],
+)
+def test_wrong_commands_are_one_line(
+    table: Any, tmp_path: Path, capsys: Any, arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        reproduce.main(tmp_path, ["toy", f"--out={tmp_path}", *arguments])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert table.calls == []
+
+
+def test_an_error_of_a_study_is_one_line(table: Any, tmp_path: Path, capsys: Any) -> None:
+    def broken(folder: Path) -> dict[str, Any]:
+        raise ValueError("no such column")
+
+    table.cells = lambda: [Study("broken", broken)]
+    with pytest.raises(SystemExit) as stop:
+        reproduce.main(tmp_path, ["toy", f"--out={tmp_path}"])
+    assert stop.value.code == 2
+    assert "broken: no such column" in capsys.readouterr().err
+
+
+def test_every_registered_table_has_cells_of_distinct_names() -> None:
+    from importlib import import_module
+
+    for name in reproduce.TABLES:
+        module = import_module(f"tasks.experiments.{name}")
+        cells = module.cells()
+        assert all(isinstance(cell, (Cell, Study)) for cell in cells)
+        assert len({cell.name for cell in cells}) == len(cells)
+        assert isinstance(module.render({cell.name: None for cell in cells}, False), str)
