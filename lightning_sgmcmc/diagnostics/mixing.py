@@ -1,0 +1,144 @@
+"""Effective sample size and R-hat of many quantities at once."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from arviz_stats.base.array import array_stats
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+Array = NDArray[np.float64]
+
+#: Fewest draws a chain for which anything is said: each half then has four.
+MIN_DRAWS = 8
+
+_STATS: Any = array_stats
+
+
+def as_traces(x: ArrayLike) -> Array:
+    """Return ``x`` as float64 with chains and draws in front, [C, D, ...].
+
+    Raises:
+        ValueError: If there are fewer than two axes, no chain or no draw.
+    """
+    traces = np.asarray(x, dtype=np.float64)
+    if traces.ndim < 2 or 0 in traces.shape[:2]:
+        raise ValueError(
+            f"traces are [chains, draws, ...] with at least one of each, got shape "
+            f"{traces.shape}: give one chain's trace as trace[None]"
+        )
+    return traces
+
+
+def columns(traces: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the quantities of traces as rows [Q, C, D], and which are finite and not constant."""
+    rows = np.moveaxis(traces.reshape(*traces.shape[:2], -1), -1, 0)
+    finite = np.isfinite(rows).all((1, 2))
+    varies = np.zeros_like(finite)
+    varies[finite] = np.ptp(rows[finite], axis=(1, 2)) > 0
+    return rows, varies
+
+
+def ess(x: ArrayLike, method: Literal["bulk", "tail", "mean"] = "bulk") -> Array:
+    """Return how many independent draws would do as well.
+
+    ESS = C D / (1 + 2 sum_s rho(s)) over split chains, rho cut off by Geyer's initial monotone
+    sequence; a difference between the chains enters rho, so chains that disagree have a low ESS
+    however quickly each moves.
+
+    - ``bulk``: of the rank-normalised values, for the centre of the distribution; exists where
+      variances do not.
+    - ``tail``: the smaller one of the indicators of the 5 % and 95 % quantiles.
+    - ``mean``: of the values themselves; sd / sqrt(ESS) is the standard error of their mean.
+
+    Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021, sections 3.2, 4.1 and 4.3, as ArviZ
+    computes it.
+
+    Args:
+        x: Traces [C, D, ...] of C chains with D draws.
+        method: Of what.
+
+    Returns:
+        Array [...]. NaN for a quantity that is constant over all chains or not finite somewhere,
+        and for all of them with fewer than 8 draws a chain.
+
+    Raises:
+        ValueError: If the shape or the method's name is wrong.
+    """
+    if method not in ("bulk", "tail", "mean"):
+        raise ValueError(f"method must be bulk, tail or mean, got {method!r}")
+    traces = as_traces(x)
+    rows, varies = columns(traces)
+    result = np.full(len(rows), np.nan)
+    if traces.shape[1] >= MIN_DRAWS and varies.any():
+        rows = rows[varies]
+        if method == "tail":
+            result[varies] = _STATS.ess(rows, method="tail", prob=(0.05, 0.95))
+        else:
+            halves = _split(rows)
+            # ArviZ takes a spread below 1e-15 for none, hence the standardisation.
+            scaled = _rank_normalised(halves) if method == "bulk" else standardised(halves)
+            result[varies] = _STATS.ess(scaled, method="identity")
+    return result.reshape(traces.shape[2:])
+
+
+def rhat(x: ArrayLike) -> Array:
+    """Return the potential scale reduction: 1 when all halves of all chains agree.
+
+    R-hat = sqrt((B / W + n - 1) / n) of the rank-normalised half chains of n draws, B the variance
+    between them times n, W the mean variance within; the larger of that of the values (location)
+    and of their distances from the median (scale). One chain is compared half with half. Vehtari
+    et al. 2021, equations 1 to 4 and sections 4.1 and 4.2.
+
+    Args:
+        x: Traces [C, D, ...] of C chains with D draws.
+
+    Returns:
+        Array [...]. Infinite where every half chain is constant and they differ; NaN for a quantity
+        that is constant over all chains or not finite somewhere, and for all of them with fewer
+        than 8 draws a chain.
+
+    Raises:
+        ValueError: If the shape is wrong.
+    """
+    traces = as_traces(x)
+    rows, varies = columns(traces)
+    result = np.full(len(rows), np.nan)
+    if traces.shape[1] >= MIN_DRAWS and varies.any():
+        halves = _split(rows[varies])
+        folded = np.abs(halves - np.median(halves, axis=(1, 2), keepdims=True))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.fmax(
+                _STATS.rhat(_rank_normalised(halves), method="identity"),
+                _STATS.rhat(_rank_normalised(folded), method="identity"),
+            )
+        value[(np.ptp(halves, axis=-1) == 0).all(-1)] = np.inf
+        result[varies] = value
+    return result.reshape(traces.shape[2:])
+
+
+def standardised(rows: Array) -> Array:
+    """Return rows [Q, C, D] with mean 0 and, where they vary, standard deviation 1."""
+    centred = rows - rows.mean((1, 2), keepdims=True)
+    scale = np.abs(centred).max((1, 2), keepdims=True)
+    centred /= np.where(scale > 0, scale, 1.0)
+    deviation = centred.std((1, 2), keepdims=True)
+    scaled: Array = centred / np.where(deviation > 0, deviation, 1.0)
+    return scaled
+
+
+def _split(rows: Array) -> Array:
+    """Return the halves of each chain as chains, [Q, 2 C, D // 2], without the middle draw."""
+    half = rows.shape[-1] // 2
+    return np.concatenate([rows[..., :half], rows[..., -half:]], axis=1)
+
+
+def _rank_normalised(rows: Array) -> Array:
+    """Return the normal scores of the ranks over all chains and draws, [Q, C, D]."""
+    flat = rows.reshape(len(rows), -1)
+    ranks = rankdata(flat, axis=-1)
+    scores: Array = ndtri((ranks - 3 / 8) / (flat.shape[-1] + 1 / 4))
+    return scores.reshape(rows.shape)
