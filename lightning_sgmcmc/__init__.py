@@ -4,26 +4,41 @@ from lightning_sgmcmc.batches import BatchStream
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import Posterior, load_posterior
 from lightning_sgmcmc.preconditioners import AveragedLBFGS, Identity, Preconditioner, RMSProp
-from lightning_sgmcmc.priors import FlatPrior, GaussianPrior, Prior
-from lightning_sgmcmc.samplers import HASGLD, PSGLD, SGHMC, SGLD, Sampler
+from lightning_sgmcmc.priors import (
+    FanInGaussianPrior,
+    FlatPrior,
+    GaussianPrior,
+    LaplacePrior,
+    LayerwiseGaussianPrior,
+    NormalInverseGammaPrior,
+    Prior,
+    SpikeAndSlabPrior,
+)
+from lightning_sgmcmc.samplers import HASGLD, HMC, PSGLD, SGHMC, SGLD, Sampler
 from lightning_sgmcmc.target import Target
 
 __all__ = [
     "HASGLD",
+    "HMC",
     "PSGLD",
     "SGHMC",
     "SGLD",
     "AveragedLBFGS",
     "BatchStream",
+    "FanInGaussianPrior",
     "FlatPrior",
     "GaussianPrior",
     "Identity",
+    "LaplacePrior",
+    "LayerwiseGaussianPrior",
+    "NormalInverseGammaPrior",
     "Posterior",
     "Preconditioner",
     "Prior",
     "RMSProp",
     "SGMCMCModule",
     "Sampler",
+    "SpikeAndSlabPrior",
     "Target",
     "load_posterior",
 ]

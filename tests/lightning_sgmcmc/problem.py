@@ -44,6 +44,8 @@ class Problem:
         """Take steps, return the weights as one vector."""
         for _ in range(steps):
             batch = self.batch(self.step_number)
+            if isinstance(optimizer, Sampler) and optimizer.batches == "full":
+                batch = (self.x, self.y)
             self.step_number += 1
 
             def closure(batch: Any = batch) -> Tensor:
