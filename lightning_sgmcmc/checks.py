@@ -12,7 +12,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from lightning_sgmcmc.batches import BatchStream
-from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers import Sampler
 from lightning_sgmcmc.schedules import DrawSchedule
 
@@ -82,6 +81,21 @@ def check_freezing(sampler: Sampler, schedule: DrawSchedule, freeze: bool) -> No
         )
 
 
+def check_batches(sampler: Sampler, stream: BatchStream | None) -> None:
+    """Raise ValueError for minibatches under which the sampler's law does not hold at all."""
+    if sampler.batches == "full" and (stream is None or stream.sampling != "full"):
+        raise ValueError(
+            f"{sampler.name} needs the gradient of the whole data: train on a BatchStream with "
+            'sampling="full"'
+        )
+    given = sampler.num_data or 1
+    if stream is not None and given < stream.batch_size:
+        raise ValueError(
+            f"num_data = {given} is smaller than the batch of {stream.batch_size}: N is the number "
+            "of training examples"
+        )
+
+
 def training_set_size(loader: Any) -> int:
     """Return the number of training examples behind a loader.
 
@@ -107,10 +121,8 @@ def plain_loader(loader: Any) -> Any:
 
 
 def prior_precision(sampler: Sampler) -> float:
-    """Return the curvature of -log p at a weight, 0 for priors that have no single one."""
-    prior: Prior = sampler.prior
-    variance = getattr(prior, "variance", None)
-    return 1 / variance if isinstance(variance, float) else 0.0
+    """Return the largest curvature of -log p at the current weights."""
+    return sampler.prior.max_curvature(sampler.params)
 
 
 def schedule_factor(scheduler: Any) -> float:
@@ -120,7 +132,7 @@ def schedule_factor(scheduler: Any) -> float:
     return 1.0
 
 
-def target_notes(sampler: Sampler, freeze: bool) -> list[str]:
+def target_notes(sampler: Sampler, freeze: bool, stream: BatchStream | None) -> list[str]:
     """Return, in words, where a chain's law is not the posterior at temperature 1."""
     notes = []
     if sampler.temperature != 1:
@@ -133,6 +145,13 @@ def target_notes(sampler: Sampler, freeze: bool) -> list[str]:
         notes.append("the prior is flat: the posterior may be improper in some directions")
     if sampler.preconditioner.adaptive and not freeze:
         notes.append("draws are kept while the preconditioner adapts, which changes the target")
+    if sampler.prior.adaptive and not freeze:
+        notes.append("draws are kept while the prior adapts: they are of a target that moves")
+    if stream is not None and sampler.batches == "independent" != stream.sampling:
+        notes.append(
+            f"minibatches are {stream.sampling}, but {sampler.name} counts on independent ones "
+            "for its noise: its variances will be off"
+        )
     if getattr(sampler, "paper_mode", False):
         notes.append("paper_mode normalises drift and noise: the draws are not of the posterior")
     return notes

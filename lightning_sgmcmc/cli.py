@@ -33,10 +33,11 @@ from lightning_sgmcmc.figures import draw_all
 from lightning_sgmcmc.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
+from lightning_sgmcmc.samplers import NonFiniteGradientError
 
 _FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"
 _USER_ERRORS = (ValueError, TypeError, FileNotFoundError, FileExistsError)
-_CHAIN_ERRORS = (ChainDivergedError, ReplicasDifferError)
+_CHAIN_ERRORS = (ChainDivergedError, ReplicasDifferError, NonFiniteGradientError)
 
 
 class CommandLineError(ValueError):
@@ -197,6 +198,7 @@ class ChainCLI(LightningCLI):
             config.get("callbacks") or [],
         )
         checks.check_length(config.get("max_steps", -1), self.model.draw_schedule)
+        self.model.select()
         for callback in config.get("callbacks") or []:
             check = getattr(callback, "check", None)
             if check is not None:
@@ -287,7 +289,9 @@ def finish(cli: ChainCLI, seconds: float) -> None:
         figure.savefig(figures / f"{name}.png", dpi=130)
     _send(trainer, content, figures)
     rows = module.summary(content) if content["metrics"] else []
-    rows.append(("draws kept", str(content["num_draws"])))
+    chains = content["num_chains"]
+    of_each = f" of each of {chains} chains" if chains > 1 else ""
+    rows.append(("draws kept", f"{content['num_draws']}{of_each}"))
     temperature = content["diagnostics"].get("kinetic_temperature")
     if temperature is not None:
         rows.append(

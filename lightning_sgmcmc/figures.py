@@ -72,6 +72,7 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
         values = np.array([row["kinetic_temperature"] for row in history])
         panels.append(("kinetic\ntemperature", {"": values}))
     names, weights = keep.weight_traces(module, 3)
+    weights = weights[0]  # of the first chain
     if len(weights) > 1:
         spread = np.maximum(weights.std(0), np.finfo(float).tiny)
         standard = (weights - weights.mean(0)) / spread

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import lightning as L
@@ -14,13 +15,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_sgmcmc import checks
+from lightning_sgmcmc import checks, step_size
 from lightning_sgmcmc.batches import BatchStream
 from lightning_sgmcmc.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chains import ChainStack, Starts, holding, starts
 from lightning_sgmcmc.metrics import Prediction
-from lightning_sgmcmc.samplers import Sampler
+from lightning_sgmcmc.samplers import ChainsInTurn, Sampler, Stacked
 from lightning_sgmcmc.schedules import ConstantStep, DrawSchedule
-from lightning_sgmcmc.stability import largest_eigenvalue
+from lightning_sgmcmc.selection import load_pretrained, sampled_names
+from lightning_sgmcmc.strategies import replicas
 from lightning_sgmcmc.target import Batch, Target
 
 if TYPE_CHECKING:
@@ -54,9 +57,19 @@ class SGMCMCModule(L.LightningModule):
         curvature_batches: Minibatches from which that one is estimated.
         cycle: Length in steps of a cyclical step size, for keeping draws; None for none.
         sampling: Fraction of each cycle whose states are kept.
-        draw_budget: Largest number of draws written to disk. If more are due, evenly spaced ones
-            are written and the rest enters the ensemble only; 0 writes none.
+        draw_budget: Largest number of draws of a chain written to disk. If more are due, evenly
+            spaced ones are written and the rest enters the ensemble only; 0 writes none.
         draw_dtype: Type that draws are stored in: float32, bfloat16 or float16.
+        num_chains: Chains that run as one computation, each with its own start, noise and
+            minibatches. ``nll`` and ``predictive`` must then be pure functions of batch and
+            weights that ``torch.func.vmap`` can follow.
+        starts: Where the other chains start than the first, which starts at ``net``'s weights:
+            see :func:`~lightning_sgmcmc.chains.starts`. By default anew as ``net`` was
+            initialised, and alike where weights are ``pretrained``.
+        sample: Shell patterns of the names of the weights to sample, such as ``["net.4.*"]``; the
+            rest stays as it is. None samples all.
+        pretrained: File whose weights ``net`` starts from: see
+            :func:`~lightning_sgmcmc.selection.load_pretrained`.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -65,7 +78,7 @@ class SGMCMCModule(L.LightningModule):
     def __init__(
         self,
         net: nn.Module,
-        sampler: Callable[[Iterable[nn.Parameter]], Sampler],
+        sampler: Callable[[Iterable[Any]], Sampler],
         *,
         burn_in: int = 0,
         thinning: int = 1,
@@ -79,6 +92,10 @@ class SGMCMCModule(L.LightningModule):
         sampling: float = 0.5,
         draw_budget: int = 200,
         draw_dtype: str = "float32",
+        num_chains: int = 1,
+        starts: Starts | None = None,
+        sample: Sequence[str] | None = None,
+        pretrained: str | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -97,6 +114,8 @@ class SGMCMCModule(L.LightningModule):
             raise ValueError(f"draw_budget must not be negative, got {draw_budget}")
         if num_data is not None and num_data < 1:
             raise ValueError(f"num_data must be positive, got {num_data}")
+        if num_chains < 1:
+            raise ValueError(f"num_chains must be at least 1, got {num_chains}")
         # Built once on a stand-in, so that a wrong argument is an error here, not mid-run.
         probe = sampler([nn.Parameter(torch.zeros(1))])
         if not isinstance(probe, Sampler):
@@ -109,9 +128,17 @@ class SGMCMCModule(L.LightningModule):
         self.freeze_preconditioner = freeze_preconditioner
         self.step_fraction, self.curvature_batches = step_fraction, curvature_batches
         self.draw_budget, self.draw_dtype = draw_budget, draw_dtype
+        self.num_chains, self.sample, self.pretrained = num_chains, sample, pretrained
+        self.starts: Starts = starts or ("same" if pretrained else "reinitialise")
+        self.chains: ChainStack | None = None
         self.stream: BatchStream | None = None
         self.target: Target | None = None
+        #: Mean loss of the last minibatch, [] or [K].
         self.last_loss = torch.zeros(())
+        #: Where the step size stands, once burn-in has ended: see step_size.py.
+        self.stability: dict[str, float] = {}
+        self._selected: list[str] | None = None
+        self._one_network = False
 
     # What a task says.
 
@@ -162,9 +189,55 @@ class SGMCMCModule(L.LightningModule):
 
     # The chain.
 
+    def evaluate(self, method: str, batch: Batch, stacked: bool = False) -> Tensor:
+        """Return ``nll``, ``predictive`` or another method of a batch under the chains' weights.
+
+        Args:
+            method: The method's name.
+            batch: A batch.
+            stacked: Whether each of K chains has a batch of its own, along the first axis.
+
+        Returns:
+            What the method returns, with K chains along a new first axis if there are several.
+        """
+        if self.chains is None or self._one_network:
+            result: Tensor = getattr(self, method)(batch)
+            return result
+        return self.chains.evaluate(method, batch, stacked)
+
+    @contextmanager
+    def holding(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """Be one network with these weights for a while, whatever the chains are."""
+        with holding(self, weights):
+            self._one_network = True
+            try:
+                yield
+            finally:
+                self._one_network = False
+
+    @property
+    def sampled(self) -> list[str]:
+        """The names of the sampled weights."""
+        if self._selected is None:
+            self._selected = sampled_names(self, self.sample)
+        return self._selected
+
+    @property
+    def chain_numbers(self) -> range:
+        """The numbers of the chains of this process."""
+        first = self.sampler.chain
+        return range(first, first + self.num_chains)
+
+    def chain_state(self, index: int) -> dict[str, Tensor]:
+        """Return the sampled weights of this process's chain number ``index``, by name."""
+        if self.chains is not None:
+            return self.chains.state_of(index)
+        own = dict(self.named_parameters())
+        return {name: own[name].detach() for name in self.sampled}
+
     @property
     def num_gradients(self) -> int:
-        """Minibatch gradients computed so far, the second ones of an adapting metric included."""
+        """Minibatch gradients computed so far by a chain, all kinds counted."""
         return self.sampler.gradients + min(self.global_step, self.optimizer_steps)
 
     @property
@@ -186,17 +259,47 @@ class SGMCMCModule(L.LightningModule):
         """Whether the sampler, not the burn-in optimizer, takes the next step."""
         return self.global_step >= self.optimizer_steps
 
+    def select(self) -> None:
+        """Load pretrained weights and choose which are sampled; once, before any work.
+
+        Raises:
+            ValueError: If a file or a name does not fit the module.
+        """
+        if self._selected is not None:
+            return
+        chosen = set(self.sampled)
+        if self.pretrained is not None:
+            load_pretrained(self, self.pretrained)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name in chosen)
+
+    def _first_chain(self) -> int:
+        """Return how many chains run in the processes before this one."""
+        independent = self._trainer is not None and not replicas(self.trainer)[2]
+        return self.trainer.global_rank * self.num_chains if independent else 0
+
     def configure_optimizers(self) -> Any:
         """Build the sampler with its schedule and, if there is one, the burn-in optimizer."""
-        params = [p for p in self.parameters() if p.requires_grad]
-        sampler = self._make_sampler(params)
+        sampler = self._build_sampler()
+        sampler.set_first_chain(sampler.chain + self._first_chain())
         optimizers: list[Optimizer] = [sampler]
         schedulers: list[LRScheduler] = [self._make_schedule(sampler)]
         if self.burn_in_optimizer is not None:
-            optimizer, scheduler = self.burn_in_optimizer.build(params)
+            optimizer, scheduler = self.burn_in_optimizer.build(sampler.params)
             optimizers.append(optimizer)
             schedulers.append(scheduler)
         return optimizers, schedulers
+
+    def _build_sampler(self) -> Sampler:
+        if self.chains is None:
+            own = dict(self.named_parameters())
+            return self._make_sampler([(name, own[name]) for name in self.sampled])
+        named = list(zip(self.chains.names, self.chains.weights, strict=True))
+        alone = self._make_sampler([(n, nn.Parameter(p.detach()[0])) for n, p in named])
+        if alone.unstackable is None:
+            return self._make_sampler(Stacked(named))
+        rank_zero_info(f"Note: the {len(self.chains)} chains run in turn: {alone.unstackable}")
+        return ChainsInTurn(self._make_sampler, named)
 
     def configure_callbacks(self) -> list[Callback]:
         """Keep draws, and stop a chain that diverges; a Trainer's own of these go first."""
@@ -210,29 +313,55 @@ class SGMCMCModule(L.LightningModule):
         ]
 
     def setup(self, stage: str) -> None:
-        """Refuse what would bias the chain, before any work."""
+        """Refuse what would bias the chain, then choose what is sampled and by how many chains."""
         if stage == "fit":
             checks.refuse_biasing_trainer(self.trainer)
             checks.check_length(self.trainer.max_steps, self.draw_schedule)
+            self.select()
+            self._stack_chains()
+
+    def _stack_chains(self) -> None:
+        """Stack the chains' weights if there are several."""
+        if self.num_chains == 1 or self.chains is not None:
+            return
+        probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
+        first = probe.chain + self._first_chain()
+        numbers = range(first, first + self.num_chains)
+        drawn = starts(self, self.sampled, self.starts, probe.seed, numbers, probe.prior)
+        own = dict(self.named_parameters())
+        for name in self.sampled:
+            own[name].requires_grad_(False)
+        self.chains = ChainStack(self, drawn).to(own[self.sampled[0]].device)
 
     def on_train_start(self) -> None:
         """Bind data, N and target to the sampler, and say what is not the true posterior."""
         sampler = self.sampler
         loader = self.trainer.train_dataloader
+        rank, share, _ = replicas(self.trainer)
         if isinstance(loader, BatchStream):
             self.stream = loader
             loader.bind(
                 self.device,
                 sampler.seed,
                 sampler.chain,
-                self.trainer.global_rank,
-                self.trainer.world_size,
+                rank,
+                share,
                 sampler.batches,
+                sampler.num_chains,
             )
         num_data = self._num_data or checks.training_set_size(loader)
         sampler.num_data = num_data
-        reduce = self._average_over_ranks if self.trainer.world_size > 1 else None
-        self.target = Target(self.nll, sampler.params, num_data, sampler.prior, reduce)
+        checks.check_batches(sampler, self.stream)
+        reduce = self._average_over_ranks if share > 1 else None
+        stacked = self._own_batches
+        self.target = Target(
+            lambda batch: self.evaluate("nll", batch, stacked),
+            sampler.params,
+            num_data,
+            sampler.prior,
+            reduce,
+            sampler.lead,
+        )
         sampler.attach(self.target)
         checks.check_freezing(sampler, self.draw_schedule, self.freeze_preconditioner)
         for note in self.notes():
@@ -242,7 +371,19 @@ class SGMCMCModule(L.LightningModule):
 
     def notes(self) -> list[str]:
         """Return, in words, where this chain's target is not the posterior at T = 1."""
-        return checks.target_notes(self.sampler, self.freeze_preconditioner)
+        notes = checks.target_notes(self.sampler, self.freeze_preconditioner, self.stream)
+        if self.chains is not None and not self._own_batches and self._shares_noise:
+            notes.append("the chains share their minibatches, so that they are not independent")
+        return notes
+
+    @property
+    def _own_batches(self) -> bool:
+        """Whether each of several chains has minibatches of its own."""
+        return self.stream is not None and self.stream.stacked
+
+    @property
+    def _shares_noise(self) -> bool:
+        return self.stream is None or self.stream.sampling != "full"
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """Take one step of the burn-in optimizer or of the chain."""
@@ -273,8 +414,8 @@ class SGMCMCModule(L.LightningModule):
 
         def closure() -> Tensor:
             sampler.zero_grad()
-            loss = self.nll(batch).mean()
-            self.manual_backward(loss)
+            loss = self.evaluate("nll", batch, self._own_batches).mean(-1)
+            self.manual_backward(loss.sum())
             return loss
 
         loss: Tensor = optimizer.step(closure)
@@ -284,8 +425,8 @@ class SGMCMCModule(L.LightningModule):
     def _optimizer_step(self, batch: Batch) -> Tensor:
         sampler, optimizer, scheduler = self.sampler, self._optimizer(1), self._scheduler(1)
         optimizer.zero_grad()
-        loss = self.nll(batch).mean()
-        self.manual_backward(loss)
+        loss = self.evaluate("nll", batch, self._own_batches).mean(-1)
+        self.manual_backward(loss.sum())
         with torch.no_grad():
             grads = [p.grad for p in sampler.params if p.grad is not None]
             sampler.preconditioner.update(grads)
@@ -300,39 +441,28 @@ class SGMCMCModule(L.LightningModule):
         sampler = self.sampler
         if self.freeze_preconditioner:
             sampler.freeze()
-        if sampler.auto_lr:
+        if sampler.auto_lr or sampler.preconditioner.frozen:
             self._choose_step_size()
         precision = checks.prior_precision(sampler)
         assert sampler.num_data is not None
         sampler.preconditioner.check(sampler.lr, sampler.num_data, precision)
 
     def _choose_step_size(self) -> None:
-        """Set lr to ``step_fraction`` of the largest stable one at the current weights."""
-        assert self.target is not None
-        sampler = self.sampler
-        batches = [self.stream.at(i) for i in range(self.curvature_batches)] if self.stream else []
-        if not batches:
-            loader = iter(checks.plain_loader(self.trainer.train_dataloader))
-            batches = [
-                self.transfer_batch_to_device(next(loader), self.device, 0)
-                for _ in range(self.curvature_batches)
-            ]
-        eigenvalue = largest_eigenvalue(
-            self.target, sampler.preconditioner, batches, masks=sampler.masks
-        )
-        limit = sampler.max_stable_lr(eigenvalue)
-        lr = float(self.trainer.strategy.broadcast(self.step_fraction * limit))
-        sampler.set_lr(lr)
-        scheduler = self._scheduler(0)
-        scheduler.base_lrs = [lr]
-        sampler.param_groups[0]["lr"] = lr * checks.schedule_factor(scheduler)
-        rank_zero_info(
-            f"lr: {lr:.3g}, {self.step_fraction:g} of the largest stable step {limit:.3g} "
-            f"(lambda_max of C H is {eigenvalue:.3g})"
-        )
+        """Measure the largest stable step at the current weights; for ``lr="auto"``, take part."""
+        self.stability = step_size.settle(self)
+
+    def curvature_sample(self) -> list[Batch]:
+        """Return the minibatches from which curvature is estimated."""
+        if self.stream is not None:
+            return [self.stream.at(i) for i in range(self.curvature_batches)]
+        loader = iter(checks.plain_loader(self.trainer.train_dataloader))
+        return [
+            self.transfer_batch_to_device(next(loader), self.device, 0)
+            for _ in range(self.curvature_batches)
+        ]
 
     def _log_step(self, loss: Tensor) -> None:
-        values = {"train/nll": float(loss), "lr": self.current_lr}
+        values = {"train/nll": float(loss.mean()), "lr": self.current_lr}
         temperature = self.kinetic_temperature()
         if temperature is not None:
             values["kinetic_temperature"] = temperature
@@ -374,8 +504,8 @@ class SGMCMCModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the mean NLL of the current weights."""
-        nll = self.nll(batch)
-        self.log("val/nll", nll.mean(), batch_size=len(nll), sync_dist=True)
+        nll = self.evaluate("nll", batch)
+        self.log("val/nll", nll.mean(), batch_size=nll.shape[-1], sync_dist=True)
 
     def _optimizer(self, index: int) -> Any:
         optimizers = self.optimizers()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
+from lightning_sgmcmc.strategies import replicas
 
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "lightning-sgmcmc")
 
@@ -59,7 +60,7 @@ def _cpu_name() -> str:
 
 
 def measure(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> dict[str, Any]:
-    """Return the metrics of ensemble, posterior mean, last draw and end of burn-in.
+    """Return the metrics of ensemble, posterior mean, last draws and end of burn-in.
 
     They are of the test set if the run has one, of the validation set otherwise; the ensemble's
     and the burn-in's on the validation set stand beside.
@@ -71,8 +72,7 @@ def measure(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> dict[s
         "ensemble": module.metrics(keep.ensemble(name), keep.held_out[name].examples),
         "last": keep.measure_network(trainer, module, name),
     }
-    with keep.mean_weights(module):
-        module_metrics["posterior_mean"] = keep.measure_network(trainer, module, name)
+    module_metrics["posterior_mean"] = keep.measure_mean(trainer, module, name)
     if name in keep.reference:
         module_metrics["burn_in"] = keep.reference[name]
     if name != "val" and "val" in keep.held_out:
@@ -92,6 +92,7 @@ def diagnostics(module: SGMCMCModule, keep: KeepDraws) -> dict[str, Any]:
     result: dict[str, Any] = {
         "minibatches": module.stream.sampling if module.stream is not None else "dataloader",
         "step_size": module.sampler.lr,
+        "stability": module.stability,
         "notes": module.notes(),
         "alarms": [],
     }
@@ -120,19 +121,20 @@ def half_chain_shift(traces: NDArray[np.float64]) -> float | None:
     """Return how far the means of a chain's halves lie apart, in standard deviations.
 
     Args:
-        traces: Values of some weights, [draws, weights].
+        traces: Values of some weights, [chains, draws, weights].
 
     Returns:
-        The median over weights of |mean of first half - mean of second half| / standard deviation
-        of the whole; about 2 / sqrt(effective sample size) for a chain that mixes, at most 2. None
-        for fewer than four draws.
+        The median over chains and weights of |mean of first half - mean of second half| / standard
+        deviation of the whole; about 2 / sqrt(effective sample size) for a chain that mixes, at
+        most 2. None for fewer than four draws.
     """
-    if len(traces) < 4:
+    if traces.shape[1] < 4:
         return None
-    half = len(traces) // 2
-    gap = np.abs(traces[:half].mean(0) - traces[-half:].mean(0))
-    moving = traces.std(0) > 0
-    return float(np.median(gap[moving] / traces.std(0)[moving])) if moving.any() else None
+    half = traces.shape[1] // 2
+    gap = np.abs(traces[:, :half].mean(1) - traces[:, -half:].mean(1))
+    spread = traces.std(1)
+    moving = spread > 0
+    return float(np.median(gap[moving] / spread[moving])) if moving.any() else None
 
 
 def build(
@@ -145,7 +147,7 @@ def build(
         "provenance": provenance(module.device),
         "task": task,
         "sampler": {
-            "name": type(sampler).__name__,
+            "name": sampler.name,
             "preconditioner": repr(sampler.preconditioner),
             "prior": repr(sampler.prior),
             "lr": sampler.lr,
@@ -153,7 +155,8 @@ def build(
         "seed": sampler.seed,
         "temperature": sampler.temperature,
         "num_data": sampler.num_data,
-        "num_parameters": sum(p.numel() for p in sampler.params),
+        "num_parameters": sampler.num_parameters,
+        "num_chains": module.num_chains * (1 if replicas(trainer)[2] else trainer.world_size),
         "num_draws": keep.num_draws,
         "num_gradients": module.num_gradients,
         "wall_seconds": wall_seconds,

@@ -42,6 +42,7 @@ class ChainCheckpoint(Checkpoint):
         path: Path = run_folder(trainer) / "checkpoints" / "last.ckpt"
         temporary = path.with_name(".last.ckpt.tmp")
         trainer.save_checkpoint(temporary, weights_only=False)
-        if trainer.is_global_zero:
-            os.replace(temporary, path)
+        own = getattr(trainer.strategy, "own", str)
+        if trainer.is_global_zero or own is not str:
+            os.replace(own(temporary), own(path))
         trainer.strategy.barrier("ChainCheckpoint")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
@@ -20,6 +18,7 @@ from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.held_out import HeldOut
+from lightning_sgmcmc.strategies import replicas
 
 Array = NDArray[np.float64]
 
@@ -29,12 +28,12 @@ class KeepDraws(L.Callback):
 
     A draw is written to ``samples/chain<c>/`` within the module's budget, its predictions enter a
     :class:`~lightning_sgmcmc.metrics.PosteriorEnsemble` for each held-out set of the datamodule
-    (``val`` and ``test``), and its weights enter their running mean. All of it continues exactly
-    from a checkpoint.
+    (``val`` and ``test``), and its weights enter their running mean. Of several chains each keeps
+    the state of the same steps. All of it continues exactly from a checkpoint.
 
     Attributes:
-        num_draws: Draws kept so far, written or not.
-        history: One row of numbers per draw, for the trace.
+        num_draws: Draws of each chain kept so far, written or not.
+        history: One row of numbers per draw, for the trace; means over the chains.
         reference: Metrics of the network where burn-in ended, per held-out set.
     """
 
@@ -47,7 +46,9 @@ class KeepDraws(L.Callback):
         self._mean: list[Tensor] = []
         self._mean_weight = 0.0
         self._stride = 1
-        self._store: DrawStore | None = None
+        self._stores: list[DrawStore] = []
+        self._weights: list[float] = []
+        self._probes: list[Tensor] = []
         self._restored: dict[str, Any] | None = None
 
     @property
@@ -63,17 +64,18 @@ class KeepDraws(L.Callback):
         """
         module = _module(pl_module)
         folder = run_folder(trainer) / "samples"
-        self._store = DrawStore(folder, module.sampler.chain, module.draw_dtype)
+        self._stores = [DrawStore(folder, c, module.draw_dtype) for c in module.chain_numbers]
         self._held_out = HeldOut.of(trainer, module)
         due = module.draw_schedule.count(trainer.max_steps) if trainer.max_steps > 0 else 0
         if module.draw_budget:
             self._stride = max(1, math.ceil(due / module.draw_budget))
+        writes = replicas(trainer)[0] == 0
         if self._restored is not None:
             self._restore(trainer, self._restored, module.device)
-        elif (self._store.folder / "index.json").exists() and trainer.is_global_zero:
+        elif writes and any((store.folder / "index.json").exists() for store in self._stores):
             raise FileExistsError(
-                f"{self._store.folder} already holds draws of a run: choose another folder, or "
-                "continue that run from its checkpoint"
+                f"{folder} already holds draws of a run: choose another folder, or continue that "
+                "run from its checkpoint"
             )
 
     def on_train_batch_end(
@@ -88,7 +90,8 @@ class KeepDraws(L.Callback):
         if not module.draw_schedule.keeps(step):
             return
         if not (
-            math.isfinite(float(module.last_loss)) and checks.parameters_finite(module.sampler)
+            bool(torch.isfinite(module.last_loss).all())
+            and checks.parameters_finite(module.sampler)
         ):
             raise ChainDivergedError(
                 f"the chain diverged at step {step} with step size {module.current_lr:.3g}: a "
@@ -97,30 +100,33 @@ class KeepDraws(L.Callback):
         self._keep(trainer, module, step)
 
     def _keep(self, trainer: L.Trainer, module: SGMCMCModule, step: int) -> None:
-        assert self._store is not None
         weight = module.sampler.draw_weight()
         self.num_draws += 1
-        params = module.sampler.params
+        self._weights.append(weight)
+        states = [module.chain_state(k) for k in range(len(self._stores))]
         if module.draw_budget and (self.num_draws - 1) % self._stride == 0:
-            if trainer.is_global_zero:
-                sampled, rest = split_state(module)
-                if not self._store.draws:
-                    self._store.save_constants(rest)
-                self._store.save(step, sampled, weight)
-            else:
-                self._store.draws.append(Draw(step, f"step_{step}.safetensors", weight))
+            for store, state in zip(self._stores, states, strict=True):
+                if replicas(trainer)[0] == 0:
+                    if not store.draws:
+                        store.save_constants(constants(module))
+                    store.save(step, state, weight)
+                else:
+                    store.draws.append(Draw(step, f"step_{step}.safetensors", weight))
         if not self._mean:
-            self._mean = [torch.zeros_like(p, dtype=torch.float64) for p in params]
-        for total, p in zip(self._mean, params, strict=True):
-            total.add_(p.detach(), alpha=weight)
-        self._mean_weight += weight
-        row = {"step": float(step), "train/nll": float(module.last_loss)}
+            self._mean = [torch.zeros_like(t, dtype=torch.float64) for t in states[0].values()]
+        for state in states:
+            for total, value in zip(self._mean, state.values(), strict=True):
+                total.add_(value, alpha=weight)
+            self._mean_weight += weight
+        row = {"step": float(step), "train/nll": float(module.last_loss.mean())}
         temperature = module.kinetic_temperature()
         if temperature is not None:
             row["kinetic_temperature"] = temperature
-        for name, data in self._held_out.items():
+        for i, (name, data) in enumerate(self._held_out.items()):
             ensemble = self._ensemble(name, module)
-            data.add_draw(trainer, module, ensemble, weight)
+            probes = data.add_draw(trainer, module, ensemble, weight)
+            if i == 0:
+                self._probes.append(probes)
             if name == "val":
                 values = module.metrics(ensemble.compute(), data.examples)
                 row |= {f"val/ensemble_{key}": value for key, value in values.items()}
@@ -140,25 +146,48 @@ class KeepDraws(L.Callback):
     def measure_network(
         self, trainer: L.Trainer, module: SGMCMCModule, name: str
     ) -> dict[str, Any]:
-        """Return the metrics of the module's current weights on a held-out set."""
+        """Return the metrics of single networks on a held-out set, as they stand now.
+
+        For several chains, the mean over the chains of each one's metrics.
+        """
+        if module.chains is None:
+            return self._measure_one(trainer, module, name)
+        rows = []
+        for k in range(len(self._stores)):
+            with module.holding(module.chain_state(k)):
+                rows.append(self._measure_one(trainer, module, name))
+        return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+
+    def measure_mean(self, trainer: L.Trainer, module: SGMCMCModule, name: str) -> dict[str, Any]:
+        """Return the metrics of the network whose weights are the posterior mean."""
+        with module.holding(self.mean_weights(module)):
+            return self._measure_one(trainer, module, name)
+
+    def mean_weights(self, module: SGMCMCModule) -> dict[str, Tensor]:
+        """Return the weighted mean over all draws and chains of the sampled weights, by name."""
+        total = [*self._mean, torch.tensor(self._mean_weight, device=self._mean[0].device)]
+        if not replicas(module.trainer)[2]:  # the chains of all processes
+            total = [module.trainer.strategy.reduce(t, reduce_op="sum") for t in total]
+        pairs = zip(module.chain_state(0), total[:-1], strict=True)
+        return {name: value / total[-1] for name, value in pairs}
+
+    def _measure_one(self, trainer: L.Trainer, module: SGMCMCModule, name: str) -> dict[str, Any]:
         data = self._held_out[name]
         single = data.new_ensemble(module)
         data.add_draw(trainer, module, single, 1.0)
         return module.metrics(single.compute(), data.examples)
 
-    @contextmanager
-    def mean_weights(self, module: SGMCMCModule) -> Iterator[None]:
-        """Hold the posterior mean of the weights in the module for a while."""
-        params = module.sampler.params
-        current = [p.detach().clone() for p in params]
-        with torch.no_grad():
-            for p, total in zip(params, self._mean, strict=True):
-                p.copy_(total / self._mean_weight)
-            try:
-                yield
-            finally:
-                for p, old in zip(params, current, strict=True):
-                    p.copy_(old)
+    @property
+    def draw_weights(self) -> Array:
+        """The draws' weights in averages, [draws]."""
+        return np.array(self._weights)
+
+    def probe_traces(self) -> Array:
+        """Return every draw's first predictions on the first held-out set, [K, draws, P]."""
+        if not self._probes:
+            return np.empty((len(self._stores), 0, 0))
+        stacked = torch.stack(self._probes, dim=-2)
+        return np.asarray(stacked.reshape(-1, *stacked.shape[-2:]).numpy())
 
     def weight_traces(self, module: SGMCMCModule, count: int) -> tuple[list[str], Array]:
         """Return names and traces over the stored draws of weights spread evenly over the network.
@@ -168,9 +197,10 @@ class KeepDraws(L.Callback):
             count: Number of weights, at most as many as there are.
 
         Returns:
-            Names such as ``net.0.weight[17]``, and values [draws, count]; empty without draws.
+            Names such as ``net.0.weight[17]``, and values [K, draws, count] of the K chains of
+            this process; no draws where none is stored.
         """
-        sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+        sizes = {name: value.numel() for name, value in module.chain_state(0).items()}
         ends = np.cumsum(list(sizes.values()))
         chosen = np.unique(np.linspace(0, ends[-1] - 1, count).astype(int))
         layers = np.searchsorted(ends, chosen, side="right")
@@ -179,14 +209,14 @@ class KeepDraws(L.Callback):
             (names[layer], int(index - (ends[layer] - sizes[names[layer]])))
             for layer, index in zip(layers, chosen, strict=True)
         ]
-        stored = self._store.draws if self._store is not None else []
-        rows = []
-        for draw in stored:
-            assert self._store is not None
-            tensors = {name: t.reshape(-1).numpy() for name, t in self._store.load(draw).items()}
-            rows.append([tensors[name][i] for name, i in places])
-        values = np.array(rows, dtype=np.float64).reshape(len(stored), len(places))
-        return [f"{name}[{i}]" for name, i in places], values
+        chains = []
+        for store in self._stores:
+            rows = []
+            for draw in store.draws:
+                tensors = {name: t.reshape(-1).numpy() for name, t in store.load(draw).items()}
+                rows.append([tensors[name][i] for name, i in places])
+            chains.append(np.array(rows, dtype=np.float64).reshape(len(rows), len(places)))
+        return [f"{name}[{i}]" for name, i in places], np.stack(chains)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the index, the ensembles (joined over processes) and the mean of the weights."""
@@ -196,12 +226,14 @@ class KeepDraws(L.Callback):
                 ensembles[name] = {
                     k: v.clone() for k, v in ensemble.metric_state.items() if isinstance(v, Tensor)
                 }
-        draws = self._store.draws if self._store is not None else []
+        draws = self._stores[0].draws if self._stores else []
         return {
             "num_draws": self.num_draws,
             "history": self.history,
             "reference": self.reference,
             "draws": [[d.step, d.file, d.weight] for d in draws],
+            "weights": self._weights,
+            "probes": self._probes,
             "ensembles": ensembles,
             "mean": self._mean,
             "mean_weight": self._mean_weight,
@@ -212,13 +244,14 @@ class KeepDraws(L.Callback):
         self._restored = state_dict
 
     def _restore(self, trainer: L.Trainer, state: dict[str, Any], device: torch.device) -> None:
-        assert self._store is not None
         self.num_draws, self.history = state["num_draws"], list(state["history"])
         self.reference = dict(state["reference"])
         draws = [Draw(step, file, weight) for step, file, weight in state["draws"]]
-        if trainer.is_global_zero:
-            self._store.rewind(draws)
-        self._store.draws = draws
+        self._weights, self._probes = list(state["weights"]), list(state["probes"])
+        for store in self._stores:
+            if replicas(trainer)[0] == 0:
+                store.rewind(draws)
+            store.draws = list(draws)
         self._mean = [m.to(device) for m in state["mean"]]
         self._mean_weight = state["mean_weight"]
         for name, saved in state["ensembles"].items():
@@ -231,14 +264,11 @@ class KeepDraws(L.Callback):
             self._ensembles[name] = ensemble
 
 
-def split_state(module: SGMCMCModule) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the sampled weights and everything else of a module's state, by name."""
-    sampled = {name for name, p in module.named_parameters() if p.requires_grad}
+def constants(module: SGMCMCModule) -> dict[str, Tensor]:
+    """Return the part of a module's state that is not sampled, by name."""
+    chosen = set(module.sampled)
     state: dict[str, Tensor] = module.state_dict()
-    return (
-        {name: t for name, t in state.items() if name in sampled},
-        {name: t for name, t in state.items() if name not in sampled},
-    )
+    return {n: t for n, t in state.items() if n not in chosen and not n.startswith("chains.")}
 
 
 def _module(pl_module: L.LightningModule) -> SGMCMCModule:

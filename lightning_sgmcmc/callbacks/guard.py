@@ -9,6 +9,7 @@ import lightning as L
 import torch
 
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.strategies import replicas
 
 
 class ChainDivergedError(RuntimeError):
@@ -47,20 +48,27 @@ class ChainGuard(L.Callback):
             ReplicasDifferError: If replicas of the chain differ.
         """
         assert isinstance(pl_module, SGMCMCModule)
-        loss = float(pl_module.last_loss)
+        losses = pl_module.last_loss.reshape(-1)
+        worst = int(losses.nan_to_num(nan=math.inf).argmax())
+        loss, lowest = float(losses[worst]), float(losses.min())
         if self._first is None and math.isfinite(loss):
             self._first = loss
         first = self._first if self._first is not None else 0.0
-        self._lowest = min(self._lowest, loss) if math.isfinite(loss) else self._lowest
+        self._lowest = min(self._lowest, lowest) if math.isfinite(lowest) else self._lowest
         scale = max(1.0, abs(first), abs(self._lowest) if math.isfinite(self._lowest) else 0.0)
         if not math.isfinite(loss) or loss > first + self.bound * scale:
+            which = f"chain {pl_module.chain_numbers[worst]}" if len(losses) > 1 else "the chain"
             raise ChainDivergedError(
-                f"the chain diverged at step {trainer.global_step} (mean NLL {loss:.3g}) with step "
+                f"{which} diverged at step {trainer.global_step} (mean NLL {loss:.3g}) with step "
                 f"size {pl_module.current_lr:.3g}: lower lr (or use lr: auto with a smaller "
                 "step_fraction). Draws kept before are whole; the last checkpoint is in "
                 "checkpoints/"
             )
-        if trainer.world_size > 1 and trainer.global_step % self.replicas_every == 0:
+        if (
+            trainer.world_size > 1
+            and replicas(trainer)[2]
+            and trainer.global_step % self.replicas_every == 0
+        ):
             self._compare_replicas(trainer, pl_module)
 
     def _compare_replicas(self, trainer: L.Trainer, module: SGMCMCModule) -> None:

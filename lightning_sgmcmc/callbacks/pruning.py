@@ -84,7 +84,15 @@ class GradualPruning(L.Callback):
         if not due or ((step - self.start) % self.every and step != self.stop):
             return
         sampler = pl_module.sampler
-        sampler.set_masks(self.masks(sampler.params, self.rate_at(step)))
+        rate = self.rate_at(step)
+        if not sampler.lead:
+            sampler.set_masks(self.masks(sampler.params, rate))
+            return
+        rows = [
+            self.masks([p[k] for p in sampler.params], rate)
+            for k in range(len(pl_module.chain_numbers))
+        ]
+        sampler.set_masks([torch.stack(parts) for parts in zip(*rows, strict=True)])
 
     @torch.no_grad()
     def masks(self, params: list[Tensor], rate: float) -> list[Tensor]:

@@ -8,11 +8,16 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 from torch.utils.data import default_collate
 
 from lightning_sgmcmc import checks
 from lightning_sgmcmc.metrics import PosteriorEnsemble
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.strategies import replicas
+
+#: Predictions of a held-out set that every draw leaves for the diagnostics.
+PROBES = 128
 
 
 class HeldOut:
@@ -72,15 +77,27 @@ class HeldOut:
     @torch.no_grad()
     def add_draw(
         self, trainer: L.Trainer, module: SGMCMCModule, ensemble: PosteriorEnsemble, weight: float
-    ) -> None:
-        """Add the predictions of the module's current weights to an ensemble."""
+    ) -> Tensor:
+        """Add the predictions of the chains' current weights to an ensemble.
+
+        Returns:
+            The predictions of the first examples, [P] or [K, P] for K chains; at most ``PROBES``
+            numbers a chain, flattened.
+        """
         training = module.training
         module.eval()
-        for batch, index in self.batches(trainer.global_rank, trainer.world_size):
-            ensemble.update(
-                module.predictive(batch), module.nll(batch), index.to(module.device), weight
-            )
+        rank, share, _ = replicas(trainer)
+        probes = torch.empty(0)
+        for i, (batch, index) in enumerate(self.batches(rank, share)):
+            predictions, nll = (module.evaluate(name, batch) for name in ("predictive", "nll"))
+            if i == 0:
+                probes = predictions.reshape(*nll.shape[:-1], -1)[..., :PROBES].double().cpu()
+            if nll.dim() == 1:
+                predictions, nll = predictions[None], nll[None]
+            for chain_predictions, chain_nll in zip(predictions, nll, strict=True):
+                ensemble.update(chain_predictions, chain_nll, index.to(module.device), weight)
         module.train(training)
+        return probes
 
 
 def _length(batch: Any) -> int:

@@ -18,8 +18,8 @@ class Preconditioner(ABC):
     """A symmetric positive definite matrix C, and noise with that covariance.
 
     All vectors are lists of tensors shaped like the parameters. Of K chains that run as one
-    computation each has a C of its own, along the first axis of everything. C sees the gradient of the mean
-    likelihood loss only, never the prior's.
+    computation each has a C of its own, along the first axis of everything. C sees the gradient
+    of the mean likelihood loss only, never the prior's.
     """
 
     #: C follows the chain until :meth:`freeze`; a constant C has nothing to freeze.

@@ -1,10 +1,21 @@
 """Samplers: torch optimizers whose iterates are draws."""
 
-from lightning_sgmcmc.samplers.base import Sampler
+from lightning_sgmcmc.samplers.base import NonFiniteGradientError, Sampler, Stacked
 from lightning_sgmcmc.samplers.hasgld import HASGLD
 from lightning_sgmcmc.samplers.hmc import HMC
+from lightning_sgmcmc.samplers.in_turn import ChainsInTurn
 from lightning_sgmcmc.samplers.psgld import PSGLD
 from lightning_sgmcmc.samplers.sghmc import SGHMC
 from lightning_sgmcmc.samplers.sgld import SGLD
 
-__all__ = ["HASGLD", "HMC", "PSGLD", "SGHMC", "SGLD", "Sampler"]
+__all__ = [
+    "HASGLD",
+    "HMC",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "ChainsInTurn",
+    "NonFiniteGradientError",
+    "Sampler",
+    "Stacked",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +16,12 @@ from lightning_sgmcmc.preconditioners import Identity, Preconditioner
 from lightning_sgmcmc.priors import FlatPrior, Prior
 from lightning_sgmcmc.target import Target
 
-
 #: A move and the change of the gradient along it, or what they start from.
 Pair = tuple[list[Tensor], list[Tensor]]
+
+
+class Stacked(list[Any]):
+    """Parameters, or pairs of name and parameter, of K chains along their first axis."""
 
 
 class NonFiniteGradientError(RuntimeError):
@@ -27,8 +31,8 @@ class NonFiniteGradientError(RuntimeError):
 class Sampler(torch.optim.Optimizer):
     """A Markov chain over the parameters, stepped like an optimizer.
 
-    After :meth:`stack` the parameters are those of K chains along their first axis, which then
-    run as one computation.
+    If ``params`` is :class:`Stacked`, or after :meth:`stack`, the parameters are those of K chains
+    along their first axis, which run as one computation.
 
     ``step(closure)`` takes the gradient of the *mean* negative log-likelihood of a minibatch, by
     calling the closure if there is one and from ``p.grad`` otherwise, and moves every parameter.
@@ -40,7 +44,7 @@ class Sampler(torch.optim.Optimizer):
         lr: Step size on the mean loss, positive; ``"auto"`` leaves it to the training loop, which
             sets it from the curvature (:mod:`lightning_sgmcmc.stability`).
         num_data: N, the number of training examples; may be set later, before the first step.
-        prior: Prior over the weights; None is a flat one.
+        prior: Prior over the weights; None is a flat one. The sampler works with a copy of it.
         preconditioner: The matrix C; None is the identity.
         temperature: T; 1 samples the posterior, 0 optimises.
         seed: Seed of the chain's own noise, the same on every replica.
@@ -75,6 +79,7 @@ class Sampler(torch.optim.Optimizer):
         if seed < 0:
             raise ValueError(f"seed must not be negative, got {seed}")
         self.auto_lr = lr == "auto"
+        self.lead = int(isinstance(params, Stacked))
         super().__init__(params, {"lr": math.nan if lr == "auto" else float(lr)})
         if len(self.param_groups) != 1:
             raise ValueError(
@@ -82,7 +87,8 @@ class Sampler(torch.optim.Optimizer):
                 "by the preconditioner, and priors by the prior"
             )
         self.params: list[Tensor] = self.param_groups[0]["params"]
-        self.prior: Prior = prior if prior is not None else FlatPrior()
+        # A copy: a prior attached to these parameters is not that of another chain.
+        self.prior: Prior = copy.copy(prior) if prior is not None else FlatPrior()
         self.preconditioner: Preconditioner = preconditioner or Identity()
         self.temperature, self.seed, self.chain = float(temperature), int(seed), int(chain)
         self.masks: list[Tensor] | None = None
@@ -94,13 +100,18 @@ class Sampler(torch.optim.Optimizer):
         self.steps_taken = 0
         #: Minibatch gradients used so far.
         self.gradients = 0
-        self.lead = 0
         self._one_generator = False
         names = self.param_groups[0].get("param_names")
         self.names: list[str] | None = list(names) if names is not None else None
         self._attach()
 
     def _attach(self) -> None:
+        if self.lead:
+            lengths = {tuple(p.shape[:1]) for p in self.params}
+            if len(lengths) != 1 or () in lengths:
+                raise ValueError("stacked chains lie along the first axis of every parameter")
+            if self.unstackable:
+                raise ValueError(f"{self.name} cannot run stacked chains: {self.unstackable}")
         self.preconditioner.attach(self.params, self.lead)
         self.prior.attach(self.params, self.lead, self.names)
 
@@ -117,16 +128,22 @@ class Sampler(torch.optim.Optimizer):
             ValueError: If the parameters have no common first axis, or the preconditioner cannot
                 be stacked (it says why; :class:`ChainsInTurn` runs such chains).
         """
-        lengths = {tuple(p.shape[:1]) for p in self.params}
-        if len(lengths) != 1 or () in lengths:
-            raise ValueError("stacked chains lie along the first axis of every parameter")
-        if self.preconditioner.unstackable:
-            raise ValueError(
-                f"{self.preconditioner!r} cannot run stacked chains: "
-                f"{self.preconditioner.unstackable}"
-            )
         self.lead, self._one_generator, self._stream = 1, one_generator, None
         self._attach()
+
+    @property
+    def unstackable(self) -> str | None:
+        """Why chains of this sampler cannot be stacked, None where they can."""
+        return self.preconditioner.unstackable
+
+    @property
+    def name(self) -> str:
+        """The sampler's name."""
+        return type(self).__name__
+
+    def set_first_chain(self, chain: int) -> None:
+        """Number the chain, or the first of stacked chains, before its first step."""
+        self.chain, self._stream = chain, None
 
     @property
     def num_chains(self) -> int | None:
@@ -194,8 +211,9 @@ class Sampler(torch.optim.Optimizer):
         return self._stream
 
     def freeze(self) -> None:
-        """Make C a constant; call it where burn-in ends."""
+        """Make C and the prior's hyper-parameters constants; call it where burn-in ends."""
         self.preconditioner.freeze()
+        self.prior.freeze()
 
     def max_stable_lr(self, eigenvalue: float) -> float:
         """Return the step size at which the chain becomes unstable on a quadratic.
@@ -204,6 +222,18 @@ class Sampler(torch.optim.Optimizer):
             eigenvalue: lambda_max(C^(1/2) H C^(1/2)), H the Hessian of U/N.
         """
         return 2 / eigenvalue
+
+    def variance_bias(self, fraction: float) -> float:
+        """Return by how much the step size inflates the variance along the stiffest direction.
+
+        Args:
+            fraction: The step size as a fraction of the largest stable one.
+
+        Returns:
+            The relative excess on a Gaussian with exact gradients, an upper bound over all
+            directions: f / (1 - f) for Euler-Maruyama.
+        """
+        return fraction / (1 - fraction)
 
     def set_lr(self, lr: float) -> None:
         """Change the step size, also for a scheduler made after this call."""
@@ -228,6 +258,7 @@ class Sampler(torch.optim.Optimizer):
         Raises:
             RuntimeError: If N or the step size is unknown, a closure or target is needed and
                 missing, or a gradient is missing, sparse or not finite. Nothing has moved then.
+            ValueError: If the prior does not fit the parameters; nothing has moved either.
         """
         self._check_ready()
         loss = self._evaluate(closure)
@@ -240,10 +271,13 @@ class Sampler(torch.optim.Optimizer):
         if pair is not None:
             self._evaluate(closure)
             self._learn(pair, self._gradients())
+        if self.prior.adaptive and not self.prior.frozen:
+            self.prior.update(self.params)
         return loss
 
     def _check_ready(self) -> None:
         """Raise where a step cannot be taken, before anything is computed."""
+        self.prior.check()
         if self._num_data is None:
             raise RuntimeError("num_data is not set: give the number of training examples")
         if math.isnan(self.lr):
@@ -359,6 +393,7 @@ class Sampler(torch.optim.Optimizer):
             "gradients": self.gradients,
             "noise": self.stream.state_dict(),
             "preconditioner": self.preconditioner.state_dict(),
+            "prior": self.prior.state_dict(),
             "masks": self.masks,
             "num_data": self._num_data,
             "sampler": type(self).__name__,
@@ -384,5 +419,6 @@ class Sampler(torch.optim.Optimizer):
         self.preconditioner.num_data = chain["num_data"] or 1
         self.stream.load_state_dict(chain["noise"])
         self.preconditioner.load_state_dict(chain["preconditioner"])
+        self.prior.load_state_dict(chain["prior"])
         masks = chain["masks"]
         self.masks = None if masks is None else [m.to(self.params[0].device) for m in masks]

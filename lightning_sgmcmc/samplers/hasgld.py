@@ -82,6 +82,10 @@ class HASGLD(SGLD):
         if paper_mode and self.auto_lr:
             raise ValueError('paper_mode normalises its steps, so lr="auto" has no meaning in it')
 
+    def max_stable_lr(self, eigenvalue: float) -> float:
+        """Return 2 / eigenvalue; the printed algorithm's steps have a length, not a limit."""
+        return math.inf if self.paper_mode else super().max_stable_lr(eigenvalue)
+
     def freeze(self) -> None:
         """Make C a constant; the printed algorithm never does."""
         if not self.paper_mode:

@@ -83,6 +83,10 @@ class SGHMC(Sampler):
         """Return 2 (1 + mu) / eigenvalue, where eta lambda_max(C^(1/2) (grad^2 U) C^(1/2)) = 4."""
         return 2 * (1 + self.momentum) / eigenvalue
 
+    def variance_bias(self, fraction: float) -> float:
+        """Return 0: on a Gaussian the positions are exact at every stable step."""
+        return 0.0
+
     def draw_weight(self) -> float:
         """Return the time step, which is proportional to the square root of lr."""
         return math.sqrt(self.eta)

@@ -1,0 +1,73 @@
+"""Which weights of a network are sampled, and what they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+
+def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str]:
+    """Return the names of the parameters to sample, in the module's order.
+
+    Args:
+        module: The module; parameters that need no gradient are never sampled.
+        patterns: Shell patterns such as ``"net.4.*"`` over parameter names; None takes all.
+
+    Raises:
+        ValueError: If a pattern matches no parameter, or none is left to sample.
+    """
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    if patterns is None:
+        chosen = names
+    else:
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"no parameter is named like {pattern!r}: choose among {', '.join(names)}"
+                )
+        chosen = [n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns)]
+    if not chosen:
+        raise ValueError("the module has no parameter to sample")
+    return chosen
+
+
+def load_pretrained(module: nn.Module, path: str | Path) -> None:
+    """Load the weights of a checkpoint into a module, before anything is sampled.
+
+    Args:
+        module: Takes a ``state_dict`` of itself or of its ``net``.
+        path: A ``.safetensors`` file, or a file of ``torch.save`` that holds a ``state_dict`` or
+            a Lightning checkpoint. Nothing is unpickled.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a weight of the module is missing in the file, unknown or of another shape.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"the pretrained weights {file} are missing")
+    given: dict[str, Tensor]
+    if file.suffix == ".safetensors":
+        given = load_file(file)
+    else:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        given = content.get("state_dict", content)
+    own = module.state_dict()
+    if not given.keys() & own.keys():
+        given = {f"net.{name}": value for name, value in given.items()}
+        own = {name: value for name, value in own.items() if name.startswith("net.")}
+    wrong = sorted(
+        name
+        for name in own.keys() | given.keys()
+        if name not in own or name not in given or own[name].shape != given[name].shape
+    )
+    if wrong:
+        raise ValueError(
+            f"{file} does not fit the module: {', '.join(wrong[:5])} differ in name or shape"
+        )
+    module.load_state_dict(given, strict=False)

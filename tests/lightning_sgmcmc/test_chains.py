@@ -1,0 +1,253 @@
+"""K chains as one computation are K chains, for every sampler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp, load_posterior
+from lightning_sgmcmc.batches import BatchStream
+from lightning_sgmcmc.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning, KeepDraws
+from lightning_sgmcmc.samplers import ChainsInTurn
+from tests.toy import NUM_FEATURES, Toy, ToyData, exact_posterior, trainer
+
+PRIOR = GaussianPrior(4.0)
+K = 3
+
+SAMPLERS: dict[str, Callable[..., Any]] = {
+    "SGLD": partial(SGLD, lr=1e-2, prior=PRIOR),
+    "PSGLD": partial(PSGLD, lr=1e-3, floor=0.3, prior=PRIOR),
+    "PSGLD-gamma": partial(PSGLD, lr=1e-3, gamma_probes=0, eps=0.1, prior=PRIOR),
+    "SGHMC": partial(SGHMC, lr=1e-2, prior=PRIOR),
+    "SGHMC-RMSProp": partial(
+        SGHMC, lr=1e-3, prior=PRIOR, preconditioner=RMSProp(eps=0.1, start_at_gradient=True)
+    ),
+    "HASGLD": partial(HASGLD, lr=1e-2, prior=PRIOR),
+    "HASGLD-slots": partial(HASGLD, lr=1e-2, slots=3, memory=3, prior=PRIOR),
+}
+each_sampler = pytest.mark.parametrize("name", SAMPLERS)
+
+
+def net(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def keeper(module: Toy) -> KeepDraws:
+    return next(c for c in module.trainer.callbacks if isinstance(c, KeepDraws))
+
+
+def weights(folder: Path, chain: int, step: int) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "samples" / f"chain{chain}" / f"step_{step}.safetensors")
+
+
+@each_sampler
+@pytest.mark.parametrize("sampling", ["independent", "reshuffled"])
+def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str, sampling: str) -> None:
+    """Each of K chains ends where it ends alone, with its start, noise and minibatches."""
+    make = SAMPLERS[name]
+    settings: dict[str, Any] = {"burn_in": 6, "thinning": 14}
+    module = Toy(make, net(), num_chains=K, starts="same", **settings)
+    trainer(tmp_path / "all", 20).fit(module, datamodule=ToyData(sampling=sampling))
+    assert isinstance(module.sampler, ChainsInTurn) == name.startswith("HASGLD")
+    ends = []
+    for chain in range(K):
+        alone = Toy(partial(make, chain=chain), net(), **settings)
+        folder = tmp_path / str(chain)
+        trainer(folder, 20).fit(alone, datamodule=ToyData(sampling=sampling))
+        expected, found = weights(folder, chain, 20), weights(tmp_path / "all", chain, 20)
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=2e-4, atol=2e-5)
+        ends.append(expected["net.0.weight"])
+        assert alone.sampler.gradients == module.sampler.gradients
+    assert not torch.allclose(ends[0], ends[1], atol=1e-2)
+
+
+def test_starts_are_each_chains_own(tmp_path: Path) -> None:
+    """Chain 0 starts at the net, the others where reset_parameters puts them, by the seed."""
+
+    def states(seed: int, starts: Any) -> list[dict[str, torch.Tensor]]:
+        module = Toy(
+            partial(SGLD, lr=1e-9, seed=seed, prior=PRIOR),
+            net(),
+            num_chains=K,
+            starts=starts,
+            burn_in=1,
+        )
+        trainer(tmp_path / f"{seed}{starts}{np.random.default_rng().integers(1 << 40)}", 2).fit(
+            module, datamodule=ToyData()
+        )
+        return [module.chain_state(k) for k in range(K)]
+
+    first, again, other = (states(seed, "reinitialise") for seed in (1, 1, 2))
+    torch.testing.assert_close(first[0]["net.0.weight"], net()[0].weight, atol=1e-3, rtol=0)
+    for k in range(1, K):
+        assert torch.equal(first[k]["net.0.weight"], again[k]["net.0.weight"])
+        assert (first[k]["net.0.weight"] - other[k]["net.0.weight"]).abs().max() > 0.05
+        bound = NUM_FEATURES**-0.5  # torch's initialisation is U(-bound, bound)
+        assert float(first[k]["net.0.weight"].abs().max()) < bound + 1e-3
+        assert (first[k]["net.0.weight"] - first[0]["net.0.weight"]).abs().max() > 0.05
+    drawn = states(1, "prior")
+    assert float(drawn[1]["net.0.weight"].abs().max()) > 1.5  # standard deviation 2
+
+
+@pytest.mark.parametrize("name", ["PSGLD", "SGHMC", "HASGLD"])
+def test_stacked_chains_resume_to_the_bit(tmp_path: Path, name: str) -> None:
+    def run(folder: Path, steps: int, resume: bool = False) -> Toy:
+        module = Toy(
+            SAMPLERS[name],
+            net(),
+            num_chains=2,
+            burn_in=10,
+            thinning=3,
+            burn_in_optimizer=OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 5),
+        )
+        trainer(folder, steps, [ChainCheckpoint(5)]).fit(
+            module,
+            datamodule=ToyData(),
+            ckpt_path=str(folder / "checkpoints" / "last.ckpt") if resume else None,
+            weights_only=True,
+        )
+        return module
+
+    whole = run(tmp_path / "whole", 30)
+    run(tmp_path / "parts", 15)
+    parts = run(tmp_path / "parts", 30, resume=True)
+    assert whole.chains is not None
+    assert parts.chains is not None
+    for a, b in zip(whole.chains.weights, parts.chains.weights, strict=True):
+        assert torch.equal(a, b)
+    keeps = [keeper(module) for module in (whole, parts)]
+    assert torch.equal(keeps[0].ensemble("test").mean, keeps[1].ensemble("test").mean)
+    assert np.array_equal(keeps[0].probe_traces(), keeps[1].probe_traces())
+
+
+def test_chains_sample_the_posterior(tmp_path: Path) -> None:
+    """Mean and variance of linear regression over 40 chains, each in the ensemble and on disk.
+
+    Full batches and SGHMC, whose variances are exact; the 40 chains' final states are independent
+    draws: five standard errors.
+    """
+    module = Toy(
+        partial(SGHMC, lr=0.05, momentum=0.7, prior=PRIOR),
+        num_chains=40,
+        burn_in=150,
+        thinning=10,
+        starts="prior",
+    )
+    run = trainer(tmp_path, 250)
+    run.fit(module, datamodule=ToyData(64, "full"))
+    mean, covariance = exact_posterior()
+    keep = keeper(module)
+    traces = keep.weight_traces(module, 3)[1]
+    assert traces.shape == (40, 10, 3)
+    spread = np.sqrt(np.diag(covariance))
+    chain_means = traces.mean(1)
+    error = chain_means.std(0) / np.sqrt(40)
+    assert (np.abs(chain_means.mean(0) - mean) < 5 * error).all()
+    assert (error < 0.2 * spread).all()
+    squares = ((traces - mean) ** 2).mean(1)
+    assert (np.abs(squares.mean(0) - spread**2) < 5 * squares.std(0) / np.sqrt(40)).all(), (
+        squares.mean(0) / spread**2
+    )
+    posterior = load_posterior(tmp_path, Toy())
+    assert len(posterior) == 400
+    found, _ = posterior.predict(ToyData().test_dataloader().dataset.tensors[0])
+    torch.testing.assert_close(
+        found[:, 0].double(), keep.ensemble("test").mean, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_pruned_chains_have_masks_of_their_own(tmp_path: Path) -> None:
+    module = Toy(SAMPLERS["SGLD"], net(), num_chains=2, burn_in=12)
+    pruning = GradualPruning(0.5, start=2, stop=10, every=4)
+    trainer(tmp_path, 16, [pruning]).fit(module, datamodule=ToyData())
+    zeros = [module.chain_state(k)["net.0.weight"] == 0 for k in range(2)]
+    assert [int(z.sum()) for z in zeros] == [6, 6]
+    assert not torch.equal(*zeros)
+
+
+def test_a_full_batch_is_shared(tmp_path: Path) -> None:
+    data = BatchStream([torch.arange(10.0)], 3, "full")
+    data.bind(torch.device("cpu"), 0, num_chains=4)
+    assert data.at(7)[0].shape == (10,)
+    assert not data.stacked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_chains": 0}, "num_chains must be at least 1, got 0"),
+        (
+            {"sample": ["net.9.*"]},
+            r"no parameter is named like 'net.9.\*': choose among net.0.weight",
+        ),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, 20).fit(
+            Toy(SAMPLERS["SGLD"], net(), burn_in=1, **arguments), datamodule=ToyData()
+        )
+
+
+@pytest.mark.parametrize("num_chains", [1, 2])
+def test_a_part_of_the_network_is_sampled(tmp_path: Path, num_chains: int) -> None:
+    """The last layer moves, the rest stays pretrained and comes back with the draws."""
+    pretrained = net(7)
+    torch.save(pretrained.state_dict(), tmp_path / "net.pt")
+    module = Toy(
+        SAMPLERS["SGLD"],
+        net(),
+        burn_in=2,
+        num_chains=num_chains,
+        sample=["net.2.*"],
+        pretrained=str(tmp_path / "net.pt"),
+    )
+    run = trainer(tmp_path / "run", 8)
+    run.fit(module, datamodule=ToyData())
+    assert list(module.chain_state(0)) == ["net.2.weight", "net.2.bias"]
+    assert module.sampler.num_parameters == 5
+    assert torch.equal(module.net[0].weight, pretrained[0].weight)
+    posterior = load_posterior(tmp_path / "run", Toy(net=net()))
+    assert len(posterior) == 6 * num_chains
+    for draw in posterior:
+        assert torch.equal(draw.net[0].weight, pretrained[0].weight)
+        assert not torch.equal(draw.net[2].weight, pretrained[2].weight)
+
+
+def test_pretrained_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
+    for name, message, error in (
+        ("other.pt", "does not fit the module: net.0.bias, net.0.weight", ValueError),
+        ("none.pt", "are missing", FileNotFoundError),
+    ):
+        module = Toy(SAMPLERS["SGLD"], net(), burn_in=1, pretrained=str(tmp_path / name))
+        with pytest.raises(error, match=message):
+            trainer(tmp_path, 5).fit(module, datamodule=ToyData())
+
+
+def test_results_name_the_chains(tmp_path: Path) -> None:
+    from lightning_sgmcmc import results
+
+    module = Toy(SAMPLERS["HASGLD"], net(), num_chains=2, burn_in=4)
+    run = trainer(tmp_path, 12)
+    run.fit(module, datamodule=ToyData())
+    keep = keeper(module)
+    content = results.build(run, module, keep, "toy", 1.0)
+    results.write(tmp_path, content)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["sampler"]["name"] == "HASGLD"
+    assert (found["num_chains"], found["num_draws"], found["num_parameters"]) == (2, 8, 21)
