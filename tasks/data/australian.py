@@ -1,0 +1,90 @@
+"""The Australian credit approval data (Statlog)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lightning_sgmcmc.batches import Sampling
+from tasks.data.binary import BinaryData, Examples, hold_out
+from tasks.data.download import data_root
+
+#: Numbers in a line of the file: 14 features and the label.
+COLUMNS = 15
+
+
+class AustralianData(BinaryData):
+    """690 credit card applications, 14 features each, approved or not.
+
+    Features are standardised, as Girolami and Calderhead (2011) do; their intercept is the
+    model's. All examples are for training unless ``num_test`` says otherwise.
+
+    Args:
+        root: Folder of data sets, in which the file lies as ``australian/australian.dat``; None
+            is $SGMCMC_DATA_ROOT or ``./data``.
+        num_test: Examples held out for testing, at random.
+        num_val: Training examples held out for validation, at random.
+        batch_size: Examples in a minibatch.
+        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
+        split_seed: Seed of the random splits.
+
+    Raises:
+        ValueError: If ``num_test`` or ``num_val`` is negative.
+    """
+
+    def __init__(
+        self,
+        root: str | None = None,
+        num_test: int = 0,
+        num_val: int = 0,
+        batch_size: int = 5,
+        sampling: Sampling = "auto",
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__(num_val, True, batch_size, sampling, split_seed)
+        if num_test < 0:
+            raise ValueError(f"num_test must not be negative, got {num_test}")
+        self.path = data_root(root) / "australian" / "australian.dat"
+        self.num_test = num_test
+
+    def examples(self) -> tuple[Examples, Examples | None]:
+        """Read the file and split off the test examples."""
+        x, y = read_statlog(self.path)
+        if self.num_test >= len(x):
+            raise ValueError(
+                f"num_test = {self.num_test} leaves none of the {len(x)} examples: lower it"
+            )
+        test = hold_out(len(x), self.num_test, self.split_seed)
+        return (x[~test], y[~test]), ((x[test], y[test]) if self.num_test else None)
+
+
+def read_statlog(path: Path) -> Examples:
+    """Read lines of 14 numbers and a label, 0 or 1, between spaces.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a line is not of that form, or the file holds no example.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: put the file there, or give another root")
+    rows: list[list[float]] = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        tokens = line.split()
+        if not tokens:
+            continue
+        try:
+            row = [float(token) for token in tokens]
+        except ValueError:
+            raise ValueError(f"{path}, line {number}: not all of it is numbers") from None
+        if len(row) != COLUMNS:
+            raise ValueError(f"{path}, line {number}: {len(row)} numbers, not {COLUMNS}")
+        if row[-1] not in (0.0, 1.0):
+            raise ValueError(f"{path}, line {number}: the label is {tokens[-1]!r}, not 0 or 1")
+        if not np.isfinite(row).all():
+            raise ValueError(f"{path}, line {number}: a number is not finite")
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{path} holds no examples")
+    content = np.array(rows)
+    return content[:, :-1], content[:, -1]
