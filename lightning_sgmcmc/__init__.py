@@ -3,7 +3,14 @@
 from lightning_sgmcmc.batches import BatchStream
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import Posterior, load_posterior
-from lightning_sgmcmc.preconditioners import AveragedLBFGS, Identity, Preconditioner, RMSProp
+from lightning_sgmcmc.preconditioners import (
+    AveragedLBFGS,
+    DiagonalFisher,
+    Identity,
+    Preconditioner,
+    QuasiDiagonalFisher,
+    RMSProp,
+)
 from lightning_sgmcmc.priors import (
     FanInGaussianPrior,
     FlatPrior,
@@ -14,7 +21,16 @@ from lightning_sgmcmc.priors import (
     Prior,
     SpikeAndSlabPrior,
 )
-from lightning_sgmcmc.samplers import HASGLD, HMC, PSGLD, SGHMC, SGLD, Sampler
+from lightning_sgmcmc.samplers import (
+    HASGLD,
+    HMC,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    NaturalLangevin,
+    Sampler,
+)
 from lightning_sgmcmc.target import Target
 
 __all__ = [
@@ -23,18 +39,22 @@ __all__ = [
     "PSGLD",
     "SGHMC",
     "SGLD",
+    "SGNHT",
     "AveragedLBFGS",
     "BatchStream",
+    "DiagonalFisher",
     "FanInGaussianPrior",
     "FlatPrior",
     "GaussianPrior",
     "Identity",
     "LaplacePrior",
     "LayerwiseGaussianPrior",
+    "NaturalLangevin",
     "NormalInverseGammaPrior",
     "Posterior",
     "Preconditioner",
     "Prior",
+    "QuasiDiagonalFisher",
     "RMSProp",
     "SGMCMCModule",
     "Sampler",

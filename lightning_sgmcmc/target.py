@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from lightning_sgmcmc.flat import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import FlatPrior, Prior
+from lightning_sgmcmc.statistics import PerExample
 
 Batch = Any
 
@@ -41,8 +44,19 @@ class Target:
     ) -> None:
         self.nll, self.params, self.num_data = nll, list(params), num_data
         self.prior = prior if prior is not None else FlatPrior()
+        if self.prior.lead != lead:
+            self.prior = copy.copy(self.prior)
+            self.prior.attach(self.params, lead)
         self._reduce, self.lead = reduce, lead
         self._batch: tuple[Batch] | None = None
+        #: Statistics of per-example gradients, for samplers that need them.
+        self.per_example: PerExample | None = None
+        #: Maps a batch and uniforms [B, m] to the batch with labels drawn from the model.
+        self.draw_labels: Callable[[Batch, Tensor], Batch] | None = None
+        #: m, the uniform numbers that one example's label takes.
+        self.label_uniforms = 1
+        #: The chain's own uniform numbers, which its sampler sets.
+        self.uniform: Callable[..., Tensor] | None = None
 
     def use(self, batch: Batch) -> None:
         """Make ``batch`` the minibatch that curvature is asked for next."""
@@ -63,6 +77,31 @@ class Target:
         """Return the mean negative log-likelihood of a batch, differentiable, [] or [K]."""
         return self.nll(batch).mean(-1)
 
+    def recording(self) -> AbstractContextManager[None]:
+        """Return a context in which a forward and backward pass gives per-example gradients.
+
+        It notes nothing where :attr:`per_example` is None.
+        """
+        if self.per_example is None:
+            return nullcontext()
+        return self.per_example.recording(self.batch)
+
+    def record_drawn_labels(self) -> None:
+        """Take per-example gradients on the minibatch with labels drawn from the model.
+
+        Raises:
+            RuntimeError: If nothing draws labels.
+        """
+        if self.draw_labels is None or self.uniform is None or self.per_example is None:
+            raise RuntimeError(
+                "labels from the model need a task with draw_labels(batch, uniforms), a sampler "
+                "that this target is attached to, and target.per_example"
+            )
+        uniforms = self.uniform(self.per_example.examples.count, self.label_uniforms)
+        batch = self.draw_labels(self.batch, uniforms)
+        with self.per_example.recording(batch), torch.enable_grad():
+            torch.autograd.grad(self.mean_nll(batch).sum(), self.params)
+
     def potential(self, batch: Batch) -> Tensor:
         """Return U estimated from a batch (exact if it is the whole training set), [] or [K]."""
         return self.num_data * self.mean_nll(batch) - self.prior.log_density(self.params)
@@ -71,7 +110,7 @@ class Target:
         """Return the gradient of the mean NLL of a batch, without the prior's."""
         with torch.enable_grad():
             grads = list(torch.autograd.grad(self.mean_nll(batch).sum(), self.params))
-        return self._reduced(grads)
+        return self.reduced(grads)
 
     def curvature(
         self, vectors: Sequence[Tensor], batches: Sequence[Batch], with_prior: bool = True
@@ -87,7 +126,7 @@ class Target:
                 ).sum()
                 products = torch.autograd.grad(inner, self.params, materialize_grads=True)
             torch._foreach_add_(total, list(products), alpha=1 / len(batches))
-        total = self._reduced(total)
+        total = self.reduced(total)
         if with_prior:
             self._add_prior_curvature_(total, vectors)
         return total
@@ -126,7 +165,8 @@ class Target:
             flat[..., i] = flatten(product, self.lead)[..., i]
         return unflatten(flat, self.params, self.lead)
 
-    def _reduced(self, tensors: list[Tensor]) -> list[Tensor]:
+    def reduced(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return tensors averaged, in place, over the ranks that share this chain."""
         if self._reduce is not None:
             self._reduce(tensors)
         return tensors

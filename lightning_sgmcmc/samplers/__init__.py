@@ -4,9 +4,11 @@ from lightning_sgmcmc.samplers.base import NonFiniteGradientError, Sampler, Stac
 from lightning_sgmcmc.samplers.hasgld import HASGLD
 from lightning_sgmcmc.samplers.hmc import HMC
 from lightning_sgmcmc.samplers.in_turn import ChainsInTurn
+from lightning_sgmcmc.samplers.natural_langevin import NaturalLangevin
 from lightning_sgmcmc.samplers.psgld import PSGLD
 from lightning_sgmcmc.samplers.sghmc import SGHMC
 from lightning_sgmcmc.samplers.sgld import SGLD
+from lightning_sgmcmc.samplers.sgnht import SGNHT
 
 __all__ = [
     "HASGLD",
@@ -14,7 +16,9 @@ __all__ = [
     "PSGLD",
     "SGHMC",
     "SGLD",
+    "SGNHT",
     "ChainsInTurn",
+    "NaturalLangevin",
     "NonFiniteGradientError",
     "Sampler",
     "Stacked",

@@ -191,6 +191,7 @@ class Sampler(torch.optim.Optimizer):
     def attach(self, target: Target) -> None:
         """Give the sampler what it needs beyond a gradient."""
         self.target = target
+        target.uniform = self.uniform
         self.preconditioner.bind(target)
 
     @property
@@ -209,6 +210,10 @@ class Sampler(torch.optim.Optimizer):
             if state is not None:
                 self._stream.load_state_dict(state)
         return self._stream
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draw from U[0, 1) of the chain's own noise, [*shape] or [K, *shape]."""
+        return self.stream.uniform(*shape)
 
     def freeze(self) -> None:
         """Make C and the prior's hyper-parameters constants; call it where burn-in ends."""

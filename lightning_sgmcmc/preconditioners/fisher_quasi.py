@@ -1,0 +1,138 @@
+"""The quasi-diagonal Fisher metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.flat import per_chain
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners.fisher import DiagonalFisher, Labels
+
+if TYPE_CHECKING:
+    from lightning_sgmcmc.statistics import PerExample
+    from lightning_sgmcmc.target import Target
+
+
+class QuasiDiagonalFisher(DiagonalFisher):
+    """C = A A', from J's diagonal and its products of each weight with its unit's bias (QDOP).
+
+    Of each output unit of a ``Linear`` or ``Conv2d`` layer, with the bias as index 0,
+
+        m_i = J_0i / (J_00 + eps),   s_i = J_ii + eps - J_0i^2 / (J_00 + eps)
+        A_00 = (J_00 + eps)^-1/2,    A_ii = s_i^-1/2,    A_0i = -m_i A_ii
+
+    and A is zero elsewhere, so that
+
+        (C v)_i = (v_i - m_i v_0) / s_i,   (C v)_0 = v_0 / (J_00 + eps) - sum_i m_i (C v)_i.
+
+    (Marceau-Caron and Ollivier 2017, Algorithm 4, with A_0i = -A_00^2 A_ii J_0i: the A_0i J_0i
+    printed there must read A_00 J_0i.) Other weights have the diagonal metric. For eps -> 0 the
+    chain is invariant under an affine change a_i -> alpha_i a_i + beta_i of every input of a
+    layer. Before the first update C is the identity. The arguments are those of
+    :class:`~lightning_sgmcmc.preconditioners.fisher.Fisher`, but without ``centred``.
+    """
+
+    def __init__(
+        self,
+        labels: Labels = "data",
+        eps: float = 1e-4,
+        *,
+        floor: float = 0.0,
+        power: float = 0.5,
+        memory: float | None = None,
+    ) -> None:
+        super().__init__(labels, eps, floor=floor, power=power, memory=memory)
+        #: Index of a weight and of its unit's bias.
+        self._units: list[tuple[int, int]] = []
+        self._products: list[Tensor] = []  # J_0i
+        self._means: list[Tensor] = []  # m_i
+        self._params: list[Tensor] = []
+
+    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+        """Allocate J for these parameters; the target says later which are biases."""
+        super().attach(params, lead)
+        self._params = list(params)
+        self._allocate([])
+
+    def bind(self, target: Target) -> None:
+        """Take in which bias belongs to which weights."""
+        super().bind(target)
+        if target.per_example is not None:
+            units = [(w, b) for w, b in target.per_example.units if b is not None]
+            if units != self._units:
+                self._allocate(units)
+
+    def _allocate(self, units: Sequence[tuple[int, int]]) -> None:
+        self._units = list(units)
+        self._products = [torch.zeros_like(self._params[w]) for w, _ in units]
+        self._means = [torch.zeros_like(self._params[w]) for w, _ in units]
+
+    def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
+        super()._learn(per_example, grads, rate)
+        per_example.accumulate_bias_products_(self._products, 1 - rate, rate)
+
+    def _refresh(self) -> None:
+        squares, root = self._flat
+        damping = self.damping()
+        torch.add(squares, damping, out=root)
+        for (w, b), products, means in self._each_unit():
+            schur = self._root[w]
+            torch.div(products, _like(self._root[b], products), out=means)
+            schur.addcmul_(products, means, value=-1)
+            # At least eps but for rounding, by Cauchy and Schwarz.
+            if isinstance(damping, Tensor):
+                smallest = per_chain(damping.squeeze(-1), schur)
+                torch.maximum(schur, smallest, out=schur)
+            else:
+                schur.clamp_min_(damping)
+        root.rsqrt_()
+
+    def _each_unit(self) -> Iterator[tuple[tuple[int, int], Tensor, Tensor]]:
+        return zip(self._units, self._products, self._means, strict=True)
+
+    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+        """Multiply by C, in place."""
+        for (w, b), _, means in self._each_unit():
+            vectors[w].addcmul_(means, _like(vectors[b], means), value=-1)
+        super().apply_(vectors)
+        return self._onto_biases(vectors)
+
+    def noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw A z."""
+        return self._onto_biases(super().noise(stream))
+
+    def _onto_biases(self, vectors: list[Tensor]) -> list[Tensor]:
+        for (w, b), _, means in self._each_unit():
+            axes = list(range(self.lead + 1, means.dim()))
+            vectors[b].sub_((means * vectors[w]).sum(axes))
+        return vectors
+
+    def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
+        """Return |A^-1 v|^2, the sum of s_i v_i^2 and (J_00 + eps) (v_0 + sum_i m_i v_i)^2."""
+        changed = list(vectors)
+        for (w, b), _, means in self._each_unit():
+            axes = list(range(self.lead + 1, means.dim()))
+            changed[b] = changed[b] + (means * vectors[w]).sum(axes)
+        return super().inverse_norm(changed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return J's diagonal and its products with biases."""
+        return super().state_dict() | {"products": self._products, "units": self._units}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore J, and C from it."""
+        units = [(int(w), int(b)) for w, b in state["units"]]
+        if units != self._units:
+            self._allocate(units)
+        torch._foreach_copy_(self._products, list(state["products"]))
+        torch._foreach_zero_(self._means)
+        super().load_state_dict(state)
+
+
+def _like(bias: Tensor, weight: Tensor) -> Tensor:
+    """Give a value an output unit the axes with which it broadcasts against the unit's weights."""
+    return bias.view(*bias.shape, *[1] * (weight.dim() - bias.dim()))
