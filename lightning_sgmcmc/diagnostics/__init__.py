@@ -6,15 +6,41 @@ All functions take NumPy arrays (or what becomes one) with chains and draws in f
 
 from lightning_sgmcmc.diagnostics.autocorrelation import atuc, autocorrelation_time
 from lightning_sgmcmc.diagnostics.errors import RelativeErrors, RunningErrors, relative_errors
+from lightning_sgmcmc.diagnostics.gradient_noise import (
+    GradientNoise,
+    NoiseTemperature,
+    gradient_noise,
+)
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
+from lightning_sgmcmc.diagnostics.temperature import (
+    ConfigurationalTemperature,
+    Temperature,
+    configurational_temperature,
+    gradient_of_potential,
+)
+from lightning_sgmcmc.diagnostics.weighted import (
+    effective_draws,
+    weighted_ess,
+    weighted_moments,
+)
 
 __all__ = [
     "MIN_DRAWS",
+    "ConfigurationalTemperature",
+    "GradientNoise",
+    "NoiseTemperature",
     "RelativeErrors",
     "RunningErrors",
+    "Temperature",
     "atuc",
     "autocorrelation_time",
+    "configurational_temperature",
+    "effective_draws",
     "ess",
+    "gradient_noise",
+    "gradient_of_potential",
     "relative_errors",
     "rhat",
+    "weighted_ess",
+    "weighted_moments",
 ]

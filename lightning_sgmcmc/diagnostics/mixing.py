@@ -54,8 +54,8 @@ def ess(x: ArrayLike, method: Literal["bulk", "tail", "mean"] = "bulk") -> Array
     - ``tail``: the smaller one of the indicators of the 5 % and 95 % quantiles.
     - ``mean``: of the values themselves; sd / sqrt(ESS) is the standard error of their mean.
 
-    Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021, sections 3.2, 4.1 and 4.3, as ArviZ
-    computes it.
+    Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021 (Bayesian Analysis 16), as ArviZ computes
+    it.
 
     Args:
         x: Traces [C, D, ...] of C chains with D draws.
@@ -91,7 +91,7 @@ def rhat(x: ArrayLike) -> Array:
     R-hat = sqrt((B / W + n - 1) / n) of the rank-normalised half chains of n draws, B the variance
     between them times n, W the mean variance within; the larger of that of the values (location)
     and of their distances from the median (scale). One chain is compared half with half. Vehtari
-    et al. 2021, equations 1 to 4 and sections 4.1 and 4.2.
+    et al. 2021.
 
     Args:
         x: Traces [C, D, ...] of C chains with D draws.
