@@ -119,11 +119,15 @@ class SGHMC(Sampler):
         w = self._velocity
         torch._foreach_add_(w, self.drift(grads), alpha=-root * self.num_data)
         torch._foreach_add_(self.params, w, alpha=root / 2)
+        self._thermalise(w)
+        torch._foreach_add_(self.params, w, alpha=root / 2)
+
+    def _thermalise(self, w: list[Tensor]) -> None:
+        """Damp the velocity and add its noise, in place (O)."""
         torch._foreach_mul_(w, self.momentum)
         if self.temperature:
             scale = math.sqrt((1 - self.momentum**2) * self.temperature)
             torch._foreach_add_(w, self.noise(), alpha=scale)
-        torch._foreach_add_(self.params, w, alpha=root / 2)
 
     def set_masks(self, masks: Sequence[Tensor] | None) -> None:
         """Hold weights, and their velocities, at zero where a mask is zero."""

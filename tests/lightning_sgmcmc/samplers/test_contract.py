@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import HASGLD, HMC, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp, Sampler
+from lightning_sgmcmc import HASGLD, HMC, PSGLD, SGHMC, SGLD, SGNHT, GaussianPrior, RMSProp, Sampler
 from lightning_sgmcmc.flat import flatten
 from tests.lightning_sgmcmc.problem import N, Problem
 
@@ -27,6 +27,8 @@ SAMPLERS: dict[str, Build] = {
     "SGHMC-RMSProp": lambda p, **kw: SGHMC(
         p, 1e-3, preconditioner=RMSProp(eps=0.1, start_at_gradient=True), **kw
     ),
+    "SGNHT": lambda p, **kw: SGNHT(p, 1e-2, momentum=0.9, **kw),
+    "SGNHT-RMSProp": lambda p, **kw: SGNHT(p, 1e-3, preconditioner=RMSProp(eps=0.1), **kw),
     "HMC": lambda p, **kw: HMC(p, 1e-3, leapfrog_steps=3, target_acceptance=0.99, **kw),
     "HMC-RMSProp": lambda p, **kw: HMC(
         p, 1e-4, leapfrog_steps=3, target_acceptance=None, preconditioner=RMSProp(eps=0.1), **kw
