@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_sgmcmc import checks, step_size
 from lightning_sgmcmc.batches import BatchStream
+from lightning_sgmcmc.binding import bind_data, bind_target
 from lightning_sgmcmc.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chains import ChainStack, Starts, holding, starts
 from lightning_sgmcmc.metrics import Prediction
@@ -123,7 +124,8 @@ class SGMCMCModule(L.LightningModule):
                 f"sampler must build a lightning_sgmcmc Sampler, got {type(probe).__name__}"
             )
         schedule(probe)
-        self._make_sampler, self._num_data, self._make_schedule = sampler, num_data, schedule
+        self._make_sampler, self.given_num_data = sampler, num_data
+        self._make_schedule = schedule
         self.burn_in_optimizer = burn_in_optimizer
         self.freeze_preconditioner = freeze_preconditioner
         self.step_fraction, self.curvature_batches = step_fraction, curvature_batches
@@ -150,6 +152,19 @@ class SGMCMCModule(L.LightningModule):
         """Return what the ensemble averages, [B, ...]."""
         raise TypeError(f"{type(self).__name__} must define predictive(batch)")
 
+    #: Uniform numbers that :meth:`draw_labels` takes for one example.
+    label_uniforms: int = 1
+
+    def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
+        """Return a batch with its labels drawn from the model at the current weights.
+
+        For Fisher metrics with ``labels="model"``.
+
+        Args:
+            batch_and_uniforms: A batch, and independent U[0, 1) numbers [B, label_uniforms].
+        """
+        raise TypeError(f"{type(self).__name__} must define draw_labels((batch, uniforms))")
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's output."""
         output: Tensor = self.net(x)
@@ -169,6 +184,13 @@ class SGMCMCModule(L.LightningModule):
 
     def on_burn_in_end(self) -> None:
         """Do what a task does once, before C freezes and the first draw can come."""
+
+    def on_draw(self, weight: float) -> None:
+        """Do what a task does at every draw that is kept.
+
+        Args:
+            weight: The draw's weight in averages.
+        """
 
     def describe(self) -> dict[str, Any]:
         """Return what a task adds to ``results.json`` under ``task_details``."""
@@ -335,35 +357,9 @@ class SGMCMCModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         """Bind data, N and target to the sampler, and say what is not the true posterior."""
-        sampler = self.sampler
-        loader = self.trainer.train_dataloader
-        rank, share, _ = replicas(self.trainer)
-        if isinstance(loader, BatchStream):
-            self.stream = loader
-            loader.bind(
-                self.device,
-                sampler.seed,
-                sampler.chain,
-                rank,
-                share,
-                sampler.batches,
-                sampler.num_chains,
-            )
-        num_data = self._num_data or checks.training_set_size(loader)
-        sampler.num_data = num_data
-        checks.check_batches(sampler, self.stream)
-        reduce = self._average_over_ranks if share > 1 else None
-        stacked = self._own_batches
-        self.target = Target(
-            lambda batch: self.evaluate("nll", batch, stacked),
-            sampler.params,
-            num_data,
-            sampler.prior,
-            reduce,
-            sampler.lead,
-        )
-        sampler.attach(self.target)
-        checks.check_freezing(sampler, self.draw_schedule, self.freeze_preconditioner)
+        self.stream = bind_data(self)
+        self.target = bind_target(self)
+        checks.check_freezing(self.sampler, self.draw_schedule, self.freeze_preconditioner)
         for note in self.notes():
             rank_zero_info(f"Note: {note}")
         if self.global_step == 0:
@@ -372,12 +368,12 @@ class SGMCMCModule(L.LightningModule):
     def notes(self) -> list[str]:
         """Return, in words, where this chain's target is not the posterior at T = 1."""
         notes = checks.target_notes(self.sampler, self.freeze_preconditioner, self.stream)
-        if self.chains is not None and not self._own_batches and self._shares_noise:
+        if self.chains is not None and not self.own_batches and self._shares_noise:
             notes.append("the chains share their minibatches, so that they are not independent")
         return notes
 
     @property
-    def _own_batches(self) -> bool:
+    def own_batches(self) -> bool:
         """Whether each of several chains has minibatches of its own."""
         return self.stream is not None and self.stream.stacked
 
@@ -409,24 +405,28 @@ class SGMCMCModule(L.LightningModule):
 
     def _chain_step(self, batch: Batch) -> Tensor:
         sampler, optimizer, scheduler = self.sampler, self._optimizer(0), self._scheduler(0)
-        if self.target is not None:
-            self.target.use(batch)
 
         def closure() -> Tensor:
             sampler.zero_grad()
-            loss = self.evaluate("nll", batch, self._own_batches).mean(-1)
-            self.manual_backward(loss.sum())
-            return loss
+            return self._backward(batch)
 
         loss: Tensor = optimizer.step(closure)
         scheduler.step()
         return loss.detach()
 
+    def _backward(self, batch: Batch) -> Tensor:
+        """Return the mean loss of a batch, [] or [K], with its gradients in place."""
+        assert self.target is not None
+        self.target.use(batch)
+        with self.target.recording():
+            loss = self.evaluate("nll", batch, self.own_batches).mean(-1)
+            self.manual_backward(loss.sum())
+        return loss
+
     def _optimizer_step(self, batch: Batch) -> Tensor:
         sampler, optimizer, scheduler = self.sampler, self._optimizer(1), self._scheduler(1)
         optimizer.zero_grad()
-        loss = self.evaluate("nll", batch, self._own_batches).mean(-1)
-        self.manual_backward(loss.sum())
+        loss = self._backward(batch)
         with torch.no_grad():
             grads = [p.grad for p in sampler.params if p.grad is not None]
             sampler.preconditioner.update(grads)
@@ -514,11 +514,6 @@ class SGMCMCModule(L.LightningModule):
     def _scheduler(self, index: int) -> Any:
         schedulers = self.lr_schedulers()
         return schedulers[index] if isinstance(schedulers, list) else schedulers
-
-    def _average_over_ranks(self, tensors: list[Tensor]) -> None:
-        for tensor in tensors:
-            torch.distributed.all_reduce(tensor)
-            tensor /= self.trainer.world_size
 
 
 def _power_of_four(step: int) -> bool:

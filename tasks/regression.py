@@ -44,6 +44,7 @@ class RegressionTask(SGMCMCModule):
 
     log_noise: Tensor
     active: Tensor
+    noise_moments: Tensor
 
     def __init__(
         self,
@@ -71,6 +72,8 @@ class RegressionTask(SGMCMCModule):
             self.register_buffer("log_noise", log_noise)
         # Outputs that are zero in all data; they take no part in bands and in sigma.
         self.register_buffer("active", torch.ones(0, dtype=torch.bool))
+        # Over draws, the sums of weights and of weights times sigma^2.
+        self.register_buffer("noise_moments", torch.zeros(2, dtype=torch.float64))
         self._residual: Tensor | None = None
 
     def noise_shape(self, x: Tensor) -> Tensor:
@@ -81,12 +84,30 @@ class RegressionTask(SGMCMCModule):
         """Return -log N(y; f(x), (sigma n(x))^2 I) of each example, [B]."""
         x, y = batch
         n = self.noise_shape(x)
-        residual: Tensor = (y - self(x)) / n
-        if self.training:
+        residual = self.residual(batch)
+        if self.training and self.chains is None:
             self._residual = residual.detach()
         squares = (residual**2).sum(1) * torch.exp(-2 * self.log_noise)
         constant = self.log_noise + 0.5 * math.log(2 * math.pi) + n.log().mean(1)
         return 0.5 * squares + y.shape[1] * constant
+
+    def residual(self, batch: Batch) -> Tensor:
+        """Return (y - f(x)) / n(x), [B, D]."""
+        x, y = batch
+        result: Tensor = (y - self(x)) / self.noise_shape(x)
+        return result
+
+    @property
+    def label_uniforms(self) -> int:  # type: ignore[override]
+        """D, what drawing an example's label takes."""
+        assert self.stream is not None
+        return int(self.stream.tensors[1].shape[1])
+
+    def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
+        """Return the batch with y drawn from N(f(x), (sigma n(x))^2) by the inverse of its CDF."""
+        (x, y), uniforms = batch_and_uniforms
+        z = torch.special.ndtri(uniforms.clamp(1e-12, 1 - 1e-12)).to(y.dtype)
+        return x, self(x) + torch.exp(self.log_noise) * self.noise_shape(x) * z
 
     def predictive(self, batch: Batch) -> Tensor:
         """Return f(x), [B, D]."""
@@ -97,11 +118,25 @@ class RegressionTask(SGMCMCModule):
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""
         super().training_step(batch, batch_idx)
         if self.noise == "residuals" and self.global_step < self.draw_schedule.burn_in:
-            assert self._residual is not None
-            scale = [self._quantile_scale(self._residual[:, self._columns()][:, ::16])]
-            if self.trainer.world_size > 1:
-                self._average_over_ranks(scale)
+            residual = self._latest_residual()
+            assert self.target is not None
+            scale = [self._quantile_scale(residual[:, self._columns()][:, ::16])]
+            self.target.reduced(scale)
             self.log_noise.lerp_(scale[0].log().to(self.log_noise), 0.1)
+
+    def _latest_residual(self) -> Tensor:
+        """Return the residuals of the last minibatch, of all chains."""
+        if self.chains is None:
+            assert self._residual is not None
+            return self._residual
+        if self.stream is None:
+            raise ValueError(
+                'noise "residuals" of several chains needs a BatchStream: give noise a number, or '
+                'let it be "learned"'
+            )
+        with torch.no_grad():
+            batch = self.stream.at(self.global_step - 1)
+            return self.evaluate("residual", batch, self.own_batches).flatten(0, 1)
 
     def on_burn_in_end(self) -> None:
         """Fix sigma by the residuals of the whole training set."""
@@ -110,10 +145,10 @@ class RegressionTask(SGMCMCModule):
         with torch.no_grad():
             x, y = self.stream.tensors
             parts = [
-                ((y[i : i + 256] - self(x[i : i + 256])) / self.noise_shape(x[i : i + 256]))
+                self.evaluate("residual", (x[i : i + 256], y[i : i + 256]))
                 for i in range(0, len(x), 256)
             ]
-            residual = torch.cat([part[:, self._columns()] for part in parts])
+            residual = torch.cat([part[..., self._columns()].flatten(0, -2) for part in parts])
             self.log_noise.copy_(self._quantile_scale(residual).log())
 
     def _columns(self) -> Tensor | slice:
@@ -131,8 +166,22 @@ class RegressionTask(SGMCMCModule):
 
     @property
     def sigma(self) -> float:
-        """The noise scale now."""
+        """The noise scale that the module holds."""
         return math.exp(float(self.log_noise.detach()))
+
+    def on_draw(self, weight: float) -> None:
+        """Take the chains' noise scales into the mean of sigma^2 over draws."""
+        for k in range(self.num_chains):
+            log_noise = self.chain_state(k).get("log_noise", self.log_noise).double()
+            self.noise_moments += weight * torch.stack(
+                [torch.ones_like(log_noise), (2 * log_noise).exp()]
+            )
+
+    @property
+    def ensemble_sigma(self) -> float:
+        """The root of the mean of sigma^2 over the draws so far, the noise scale of their mean."""
+        total, squares = self.noise_moments.tolist()
+        return math.sqrt(squares / total) if total else self.sigma
 
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return errors, bands with noise included, CRPS and the mean predictive NLL.
@@ -143,7 +192,8 @@ class RegressionTask(SGMCMCModule):
         x, y = batch
         truth = y.double()
         error = 100 * relative_l2_error(prediction.mean, truth)
-        noise = self.sigma * self.noise_shape(x).double()
+        sigma = self.ensemble_sigma if bool((prediction.std > 0).any()) else self.sigma
+        noise = sigma * self.noise_shape(x).double()
         std = (prediction.std**2 + noise**2).sqrt()
         columns = self._columns()
         spread = prediction.std[:, columns]
@@ -160,11 +210,16 @@ class RegressionTask(SGMCMCModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log NLL and relative error of the current weights."""
         super().validation_step(batch, batch_idx)
-        error = 100 * relative_l2_error(self(batch[0]), batch[1])
+        prediction = self.evaluate("predictive", batch)
+        if self.chains is not None:
+            prediction = prediction.mean(0)
+        error = 100 * relative_l2_error(prediction, batch[1])
         self.log(
             "val/relative_l2_mean_percent", error.mean(), batch_size=len(error), sync_dist=True
         )
-        self.log("noise_scale", self.sigma)
+        states = [self.chain_state(k).get("log_noise") for k in range(self.num_chains)]
+        sampled = [math.exp(float(s)) for s in states if s is not None]
+        self.log("noise_scale", sum(sampled) / len(sampled) if sampled else self.sigma)
 
     def describe(self) -> dict[str, Any]:
         """Return the noise scale and how it was had."""
@@ -174,4 +229,4 @@ class RegressionTask(SGMCMCModule):
             "where burn-in ended",
         }
         named = how[self.noise] if isinstance(self.noise, str) else "given"
-        return {"noise_scale": self.sigma, "noise_scale_from": named}
+        return {"noise_scale": self.ensemble_sigma, "noise_scale_from": named}

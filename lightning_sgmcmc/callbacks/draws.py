@@ -103,6 +103,7 @@ class KeepDraws(L.Callback):
         weight = module.sampler.draw_weight()
         self.num_draws += 1
         self._weights.append(weight)
+        module.on_draw(weight)
         states = [module.chain_state(k) for k in range(len(self._stores))]
         if module.draw_budget and (self.num_draws - 1) % self._stride == 0:
             for store, state in zip(self._stores, states, strict=True):
