@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,27 +15,35 @@ class Prior(ABC):
 
     The parameters of K chains that run as one computation carry the chains along their first axis;
     ``lead`` is then 1.
+
+    A prior whose hyper-parameters follow the chain is ``adaptive``: the sampler calls
+    :meth:`update` after each step until :meth:`freeze`, where burn-in ends. Draws from an adapting
+    prior are of a target that still moves.
     """
 
     #: A flat prior is improper; runs say so.
     proper: bool = True
+    #: Hyper-parameters follow the chain until :meth:`freeze`.
+    adaptive: bool = False
+    #: Whether the hyper-parameters are constants by now.
+    frozen: bool = False
     #: Number of leading axes of every tensor that count chains.
     lead: int = 0
 
     def attach(
         self, params: Sequence[Tensor], lead: int = 0, names: Sequence[str] | None = None
     ) -> None:
-        """Take in what the parameters are, before the first step.
+        """Take in what the parameters are, forgetting any other; :meth:`check` judges them.
 
         Args:
             params: The parameters.
             lead: Number of their leading axes that count chains.
             names: Their names, None where they are not known.
-
-        Raises:
-            ValueError: If the prior does not fit these parameters.
         """
-        self.lead = lead
+        self.lead, self.frozen = lead, False
+
+    def check(self) -> None:  # noqa: B027
+        """Raise ValueError if the prior does not fit the parameters; called before each step."""
 
     @abstractmethod
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
@@ -45,6 +54,28 @@ class Prior(ABC):
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float
     ) -> None:
         """Add ``scale`` times the gradient of -log p(theta) to ``grads``, in place."""
+
+    def max_curvature(self, params: Sequence[Tensor]) -> float:
+        """Return the largest eigenvalue of the Hessian of -log p at these weights.
+
+        At least 0, and the largest over the chains; a kink counts as none.
+        """
+        return 0.0
+
+    def update(self, params: Sequence[Tensor]) -> None:  # noqa: B027
+        """Let the hyper-parameters follow the chain to its new weights."""
+
+    def freeze(self) -> None:
+        """Keep the hyper-parameters as they are from now on."""
+        self.frozen = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`load_state_dict` needs, as tensors and plain values."""
+        return {"frozen": self.frozen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of an equally configured and attached prior."""
+        self.frozen = bool(state["frozen"])
 
 
 class FlatPrior(Prior):
@@ -64,3 +95,19 @@ class FlatPrior(Prior):
 
     def __repr__(self) -> str:
         return "FlatPrior()"
+
+
+def total(tensors: Iterable[Tensor], lead: int) -> Tensor:
+    """Return the sum of all entries of a list of tensors, [] or [K] for K chains."""
+    return torch.stack([t.reshape(*t.shape[:lead], -1).sum(-1) for t in tensors]).sum(0)
+
+
+def positive(value: float, what: str) -> float:
+    """Return a number as a float.
+
+    Raises:
+        ValueError: If it is not positive and finite.
+    """
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{what} must be positive, got {value}")
+    return float(value)

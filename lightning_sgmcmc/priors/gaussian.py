@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.priors.base import Prior
+from lightning_sgmcmc.priors.base import Prior, positive, total
 
 
 class GaussianPrior(Prior):
@@ -26,14 +26,12 @@ class GaussianPrior(Prior):
     """
 
     def __init__(self, variance: float = 1.0, mean: float = 0.0) -> None:
-        if not variance > 0:
-            raise ValueError(f"the prior's variance must be positive, got {variance}")
-        self.variance, self.mean = float(variance), float(mean)
+        self.variance = positive(variance, "the prior's variance")
+        self.mean = float(mean)
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return log p(theta), differentiable, [] or [K]."""
-        parts = [((p - self.mean) ** 2).reshape(*p.shape[: self.lead], -1).sum(-1) for p in params]
-        squares = torch.stack(parts).sum(0)
+        squares = total(((p - self.mean) ** 2 for p in params), self.lead)
         numel = sum(p.shape[self.lead :].numel() for p in params)
         return -0.5 * (squares / self.variance + numel * math.log(2 * math.pi * self.variance))
 
@@ -45,6 +43,10 @@ class GaussianPrior(Prior):
         torch._foreach_add_(list(grads), list(params), alpha=weight)
         if self.mean:
             torch._foreach_add_(list(grads), -weight * self.mean)
+
+    def max_curvature(self, params: Sequence[Tensor]) -> float:
+        """Return 1 / variance."""
+        return 1 / self.variance
 
     def __repr__(self) -> str:
         return f"GaussianPrior(variance={self.variance:g}, mean={self.mean:g})"

@@ -1,0 +1,79 @@
+"""Gaussian prior with variances by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+from lightning_sgmcmc.priors.base import positive
+from lightning_sgmcmc.priors.tensorwise import TensorwiseGaussianPrior
+
+
+class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
+    """Every weight is N(0, v), with v by the name of its parameter.
+
+    The sampler must know the names: build it from ``net.named_parameters()``, as the module does.
+
+        LayerwiseGaussianPrior({"*.bias": 10.0, "net.0.*": 1.0}, default=0.1)
+
+    Args:
+        variances: Shell patterns over parameter names and the variances of what they match,
+            positive. The first pattern that matches a name decides.
+        default: Variance of the parameters that none matches; None makes these an error.
+
+    Raises:
+        ValueError: If a variance is not positive; and before the first step, if the names are
+            unknown, a pattern decides for no parameter, or none decides for one and there is no
+            default.
+    """
+
+    def __init__(self, variances: Mapping[str, float], default: float | None = None) -> None:
+        self.patterns = {
+            pattern: positive(value, f"the prior's variance for {pattern!r}")
+            for pattern, value in variances.items()
+        }
+        self.default = None if default is None else positive(default, "the prior's variance")
+        self._variances: list[float] = []
+        self._complaint: str | None = "it was never attached to parameters"
+
+    def attach(
+        self, params: Sequence[Tensor], lead: int = 0, names: Sequence[str] | None = None
+    ) -> None:
+        """Find the variance of each parameter by its name."""
+        super().attach(params, lead, names)
+        self._variances, self._complaint = [], None
+        if names is None:
+            self._complaint = (
+                "the sampler was given parameters without names: give it net.named_parameters()"
+            )
+            return
+        deciding = [next((p for p in self.patterns if fnmatchcase(n, p)), None) for n in names]
+        unused = [pattern for pattern in self.patterns if pattern not in deciding]
+        if unused:
+            matches = any(fnmatchcase(name, unused[0]) for name in names)
+            why = "matches only what earlier ones match" if matches else "matches no parameter"
+            self._complaint = f"the pattern {unused[0]!r} {why}, of {', '.join(names)}"
+        elif self.default is None and None in deciding:
+            name = names[deciding.index(None)]
+            self._complaint = f"no pattern matches {name}: add one, or give a default variance"
+        else:
+            self._variances = [
+                self.default if pattern is None else self.patterns[pattern]  # type: ignore[misc]
+                for pattern in deciding
+            ]
+
+    def check(self) -> None:
+        """Raise ValueError if patterns and names do not fit."""
+        if self._complaint is not None:
+            raise ValueError(f"{self!r} does not fit: {self._complaint}")
+
+    def variances(self, params: Sequence[Tensor]) -> list[float]:
+        """Return the variance of each tensor."""
+        self.check()
+        return self._variances
+
+    def __repr__(self) -> str:
+        default = "" if self.default is None else f", default={self.default:g}"
+        return f"LayerwiseGaussianPrior({self.patterns}{default})"
