@@ -156,6 +156,7 @@ def test_fixed_point_on_an_orthogonal_design() -> None:
 def test_zero_is_a_trap_without_prior_mass_on_the_slab(a: float, trapped: bool) -> None:
     prior, zeros = SpikeAndSlabPrior(a=a), [torch.zeros(20)]
     prior.attach(zeros)
+    prior.bind_residuals(lambda: torch.tensor(1000.0), 1000)  # holds sigma near 1
     for _ in range(200):
         prior.update(zeros)
     assert (float(prior.delta) < 1e-6) == trapped
