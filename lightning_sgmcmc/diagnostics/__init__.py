@@ -6,12 +6,14 @@ All functions take NumPy arrays (or what becomes one) with chains and draws in f
 
 from lightning_sgmcmc.diagnostics.autocorrelation import atuc, autocorrelation_time
 from lightning_sgmcmc.diagnostics.errors import RelativeErrors, RunningErrors, relative_errors
+from lightning_sgmcmc.diagnostics.export import open_stores, probe, to_arviz
 from lightning_sgmcmc.diagnostics.gradient_noise import (
     GradientNoise,
     NoiseTemperature,
     gradient_noise,
 )
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
+from lightning_sgmcmc.diagnostics.summary import alarms, rhat_limit, summarise
 from lightning_sgmcmc.diagnostics.temperature import (
     ConfigurationalTemperature,
     Temperature,
@@ -32,6 +34,7 @@ __all__ = [
     "RelativeErrors",
     "RunningErrors",
     "Temperature",
+    "alarms",
     "atuc",
     "autocorrelation_time",
     "configurational_temperature",
@@ -39,8 +42,13 @@ __all__ = [
     "ess",
     "gradient_noise",
     "gradient_of_potential",
+    "open_stores",
+    "probe",
     "relative_errors",
     "rhat",
+    "rhat_limit",
+    "summarise",
+    "to_arviz",
     "weighted_ess",
     "weighted_moments",
 ]

@@ -23,12 +23,16 @@ class Posterior:
         module: The module whose weights were sampled. It is changed by iterating and predicting.
         stores: One opened store a chain.
 
+    Attributes:
+        stores: The same.
+
     Raises:
         ValueError: If there is no draw, or the draws do not fit the module.
     """
 
     def __init__(self, module: SGMCMCModule, stores: Sequence[DrawStore]) -> None:
         self.module = module.eval()
+        self.stores = list(stores)
         self._draws: list[tuple[DrawStore, Draw]] = [(s, d) for s in stores for d in s.draws]
         if not self._draws:
             raise ValueError(

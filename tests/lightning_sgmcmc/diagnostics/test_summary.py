@@ -1,0 +1,151 @@
+"""What a run says of its chains: numbers where they can be said, alarms where they are due."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from lightning_sgmcmc.diagnostics import (
+    ConfigurationalTemperature,
+    GradientNoise,
+    NoiseTemperature,
+    Temperature,
+    alarms,
+    ess,
+    rhat,
+    rhat_limit,
+    summarise,
+)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def test_numbers_are_those_of_the_traces_and_plain() -> None:
+    weights, predictions = normal(4, 100, 3, 5), normal(4, 100, 7, seed=1)
+    predictions[..., 2] = 0.5
+    predictions[0, 0, 3] = np.inf
+    summary = summarise(weights, predictions, np.arange(100))
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert (summary["num_chains"], summary["draws_per_chain"]) == (4, 100)
+    w = np.arange(100.0)
+    assert summary["effective_draws"] == pytest.approx(4 * w.sum() ** 2 / (w**2).sum())
+    space = summary["weights"]
+    assert (space["count"], space["examined"], space["constant"]) == (15, 15, 0)
+    assert space["ess_bulk"]["min"] == ess(weights).min()
+    assert space["ess_tail"]["median"] == np.median(ess(weights, "tail"))
+    assert space["rhat"]["max"] == rhat(weights).max()
+    space = summary["predictions"]
+    assert (space["count"], space["constant"], space["not_finite"]) == (7, 1, 1)
+    assert space["rhat"]["max"] == np.nanmax(rhat(predictions))
+
+
+def test_many_weights_are_examined_in_part_evenly() -> None:
+    weights = normal(2, 20, 5000)
+    space = summarise(weights, limit=10)["weights"]
+    chosen = np.linspace(0, 4999, 10).astype(int)
+    assert (space["count"], space["examined"]) == (5000, 10)
+    assert space["ess_bulk"]["max"] == ess(weights[:, :, chosen]).max()
+
+
+def test_the_limit_is_one_that_chance_does_not_reach() -> None:
+    """4,000 mixed short runs each: .1 % of the location parts lie above, no more of the others.
+
+    A bound of 1.05 would call many of them not mixed.
+    """
+    for chains, draws in ((1, 20), (2, 40), (4, 24)):
+        values = rhat(normal(chains, draws, 4000))
+        assert (values > rhat_limit(chains, draws)).mean() < 0.005
+        assert (values > 1.05).mean() > 0.05
+    assert rhat_limit(4, 1000) == 1.05
+    assert rhat_limit(4, 3) == float("inf")
+
+
+def test_mixed_chains_raise_no_alarm() -> None:
+    for chains, draws in ((1, 40), (4, 20), (4, 500)):
+        for seed in range(5):
+            summary = summarise(normal(chains, draws, 30, seed=seed), normal(chains, draws, 50))
+            assert alarms(summary, kinetic_temperature=1.05) == []
+
+
+def test_chains_that_disagree_in_predictions() -> None:
+    predictions = normal(4, 100, 50)
+    predictions[0, :, :10] += 3
+    (text,) = alarms(summarise(normal(4, 100, 3), predictions))
+    assert "R-hat of the predictions" in text
+    assert "above 1.05 in 20% of them: the chains have not mixed" in text
+    assert alarms(summarise(weights=predictions))[0].startswith("R-hat of the weights")
+    # Weights that differ where predictions agree are symmetries, no alarm.
+    assert alarms(summarise(weights=predictions, predictions=normal(4, 100, 50))) == []
+
+
+def test_one_chain_that_drifts() -> None:
+    drift = normal(1, 100, 30) + np.linspace(0, 10, 100)[None, :, None]
+    first, second = alarms(summarise(predictions=drift))
+    assert "the two halves of the chain differ: it has not mixed" in first
+    assert "a typical one of the predictions rests on" in second
+    assert "independent draws out of 100" in second
+
+
+def test_where_nothing_can_be_said() -> None:
+    (text,) = alarms(summarise(predictions=normal(4, 19, 5)))
+    assert text == "with 19 draws a chain nothing can be said about mixing: keep 20 or more"
+    summary = summarise(predictions=normal(4, 7, 5))
+    assert summary["predictions"]["rhat"] is None
+    assert len(alarms(summary)) == 1
+    (text,) = alarms(summarise(predictions=np.ones((2, 50, 4))))
+    assert text == "no prediction changes from draw to draw: the chain does not move"
+    predictions = normal(2, 50, 4)
+    predictions[0, 3, :2] = np.nan
+    (text,) = alarms(summarise(predictions=predictions))
+    assert text.startswith("2 of 4 predictions are not finite in some draw: the chain diverged")
+
+
+@pytest.mark.parametrize(("kinetic", "off"), [(0.89, 1), (0.95, 0), (1.14, 0), (1.3, 1)])
+def test_kinetic_temperature(kinetic: float, off: int) -> None:
+    summary = summarise(predictions=normal(2, 100, 5))
+    found = alarms(summary, temperature=0.1, kinetic_temperature=0.1 * kinetic)
+    assert len(found) == off
+    assert all("kinetic temperature is 0." in text and "stated 0.1" in text for text in found)
+    assert alarms(summary, temperature=0.0, kinetic_temperature=kinetic) == []
+
+
+def test_configurational_temperature() -> None:
+    summary = summarise(predictions=normal(2, 100, 5))
+
+    def measured(value: float, error: float) -> list[str]:
+        layers = {"net.0.weight": Temperature(2 * value, error, 5), "b": Temperature(value, 1, 1)}
+        total = Temperature(value, error, 6)
+        return alarms(summary, configurational=ConfigurationalTemperature(total, layers))
+
+    assert measured(1.5, 0.2) == []  # within three standard errors
+    assert measured(1.1, 0.001) == []
+    (hot,) = measured(1.5, 0.1)
+    assert "1.5 +- 0.1" in hot
+    assert "hottest: net.0.weight, 3" in hot
+    (cold,) = measured(0.5, 0.1)
+    assert "not yet explored" in cold
+    assert measured(float("nan"), float("nan")) == []
+
+
+def test_gradient_noise() -> None:
+    summary = summarise(predictions=normal(2, 100, 5))
+    tensors = {"a": NoiseTemperature(0.1, 0.5), "b": NoiseTemperature(0.6, 0.5)}
+    (text,) = alarms(
+        summary, temperature=0.5, noise=GradientNoise(NoiseTemperature(0.25, 0.5), tensors)
+    )
+    assert "adds 50% to the injected noise (most in b: 120%)" in text
+    assert "about 0.75 instead of 0.5: multiply the step size by 0.2" in text
+    assert alarms(summary, noise=GradientNoise(NoiseTemperature(0.05, 1.0), tensors)) == []
+
+
+def test_bad_input_is_one_line() -> None:
+    with pytest.raises(ValueError, match="give weights, predictions or both"):
+        summarise()
+    with pytest.raises(ValueError, match=r"got \[\(2, 20\), \(2, 21\)\]"):
+        summarise(normal(2, 20, 3), normal(2, 21, 3))
+    with pytest.raises(ValueError, match=r"are \[20\] or \[2, 20\], got shape \(21,\)"):
+        summarise(normal(2, 20, 3), weights_in_averages=np.ones(21))
