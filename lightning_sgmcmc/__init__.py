@@ -22,6 +22,7 @@ from lightning_sgmcmc.priors import (
     SpikeAndSlabPrior,
 )
 from lightning_sgmcmc.samplers import (
+    HAMCMC,
     HASGLD,
     HMC,
     PSGLD,
@@ -34,6 +35,7 @@ from lightning_sgmcmc.samplers import (
 from lightning_sgmcmc.target import Target
 
 __all__ = [
+    "HAMCMC",
     "HASGLD",
     "HMC",
     "PSGLD",

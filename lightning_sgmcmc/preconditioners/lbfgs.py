@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,6 +88,9 @@ class AveragedLBFGS(Preconditioner):
       is exactly the one that both drift and noise see, and the cost is K products.
     - ``slots=None``: every operator with its weight; exact, for small problems.
 
+    With c1 infinite omega is 1: C is the newest operator, and many chains can share one
+    computation, each with a C of its own.
+
     The noise is sum_j sqrt(w_j) S_j z_j with independent z_j. y is the change of the mean
     likelihood gradient on one minibatch, so C approximates the inverse Hessian of the mean loss
     (N times the paper's G) and ``lr`` is the paper's epsilon. Before the first pair C = I / |g|_1
@@ -99,7 +103,7 @@ class AveragedLBFGS(Preconditioner):
         r: Damping threshold in (0, 1).
         delta: Floor of gamma on the scale of the sum over the data, positive.
         slots: Operators held, or None for all of them.
-        omega: (c1, c2, power) with power in (1/2, 1].
+        omega: (c1, c2, power) with power in (1/2, 1]; c1 = inf does not average.
 
     Raises:
         ValueError: If an argument lies outside its range.
@@ -107,7 +111,6 @@ class AveragedLBFGS(Preconditioner):
 
     adaptive = True
     needs_second_gradient = True
-    unstackable = "each chain replaces its L-BFGS operators at moments of its own"
 
     def __init__(
         self,
@@ -132,6 +135,8 @@ class AveragedLBFGS(Preconditioner):
             )
         self.memory, self.r, self.delta, self.slots = memory, r, delta, slots
         self.omega = (float(omega[0]), float(omega[1]), float(omega[2]))
+        if self.omega[0] != math.inf:
+            self.unstackable = "each chain replaces its L-BFGS operators at moments of its own"
         self._like: list[Tensor] = []
         self._recent: list[tuple[Tensor, Tensor]] = []
         self._gamma = torch.ones(1)
@@ -149,9 +154,9 @@ class AveragedLBFGS(Preconditioner):
     def update(self, grads: Sequence[Tensor]) -> None:
         """Before the first pair, scale C by the gradient."""
         if self._count == 0:
-            norm = torch.stack([g.abs().sum() for g in grads]).sum().reshape(1)
-            if bool(norm > 0):
-                self._start(norm.to(self._gamma))
+            sizes = [g.abs().reshape(*g.shape[: self.lead], -1).sum(-1) for g in grads]
+            norm = torch.stack(sizes).sum(0).unsqueeze(-1)
+            self._start(torch.where(norm > 0, norm, self._gamma))
 
     def _start(self, gamma: Tensor) -> None:
         self._gamma = gamma
@@ -175,10 +180,10 @@ class AveragedLBFGS(Preconditioner):
     ) -> None:
         """Take in a pair (s, y) and average the operator that it makes into C.
 
-        A move of length zero carries no curvature and is passed over.
+        A move of length zero carries no curvature: its pair is passed over, in all chains.
         """
-        s, y = flatten(moved), flatten(change)
-        if not bool(dot(s, s) > 0):
+        s, y = flatten(moved, self.lead), flatten(change, self.lead)
+        if not bool((dot(s, s) > 0).all()):
             return
         self._recent = [*self._recent, (s, y)][-self.memory :]
         sy = dot(s, y)
@@ -190,7 +195,7 @@ class AveragedLBFGS(Preconditioner):
             self._weights = [w * (1 - rate) for w in self._weights] + [rate]
             self._operators.append(self.newest())
         else:
-            chosen = [i for i in range(self.slots) if float(noise.uniform()) < rate]
+            chosen = [i for i in range(self.slots) if rate == 1 or float(noise.uniform()) < rate]
             newest = self.newest() if chosen else None
             for i in chosen:
                 assert newest is not None

@@ -1,6 +1,7 @@
 """Samplers: torch optimizers whose iterates are draws."""
 
 from lightning_sgmcmc.samplers.base import NonFiniteGradientError, Sampler, Stacked
+from lightning_sgmcmc.samplers.hamcmc import HAMCMC
 from lightning_sgmcmc.samplers.hasgld import HASGLD
 from lightning_sgmcmc.samplers.hmc import HMC
 from lightning_sgmcmc.samplers.in_turn import ChainsInTurn
@@ -11,6 +12,7 @@ from lightning_sgmcmc.samplers.sgld import SGLD
 from lightning_sgmcmc.samplers.sgnht import SGNHT
 
 __all__ = [
+    "HAMCMC",
     "HASGLD",
     "HMC",
     "PSGLD",

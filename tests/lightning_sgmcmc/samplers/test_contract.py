@@ -13,7 +13,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import HASGLD, HMC, PSGLD, SGHMC, SGLD, SGNHT, GaussianPrior, RMSProp, Sampler
+from lightning_sgmcmc import (
+    HAMCMC,
+    HASGLD,
+    HMC,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    GaussianPrior,
+    RMSProp,
+    Sampler,
+)
 from lightning_sgmcmc.flat import flatten
 from tests.lightning_sgmcmc.problem import N, Problem
 
@@ -33,6 +44,7 @@ SAMPLERS: dict[str, Build] = {
     "HMC-RMSProp": lambda p, **kw: HMC(
         p, 1e-4, leapfrog_steps=3, target_acceptance=None, preconditioner=RMSProp(eps=0.1), **kw
     ),
+    "HAMCMC": lambda p, **kw: HAMCMC(p, 1e-2, **kw),
     "HASGLD": lambda p, **kw: HASGLD(p, 1e-2, **kw),
     "HASGLD-slots": lambda p, **kw: HASGLD(p, 1e-2, slots=3, memory=3, **kw),
     "HASGLD-all": lambda p, **kw: HASGLD(p, 1e-2, slots=None, **kw),
@@ -371,7 +383,8 @@ def test_masks_must_match() -> None:
 def test_needs_end_with_burn_in(name: str) -> None:
     problem = Problem()
     sampler = chain(name, problem)
-    first = {"PSGLD-gamma": {"target"}}.get(name, {"second_gradient"} if "HAS" in name else set())
+    pairs = {"second_gradient"} if name.startswith(("HAMCMC", "HASGLD")) else set()
+    first = {"PSGLD-gamma": {"target"}}.get(name, pairs)
     assert sampler.needs == first
     sampler.freeze()
     if name == "HASGLD-paper":
