@@ -7,19 +7,20 @@ All functions take NumPy arrays (or what becomes one) with chains and draws in f
 from lightning_sgmcmc.diagnostics.autocorrelation import atuc, autocorrelation_time
 from lightning_sgmcmc.diagnostics.errors import RelativeErrors, RunningErrors, relative_errors
 from lightning_sgmcmc.diagnostics.export import open_stores, probe, to_arviz
-from lightning_sgmcmc.diagnostics.gradient_noise import (
+from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
+from lightning_sgmcmc.diagnostics.noise_temperature import (
     GradientNoise,
     NoiseTemperature,
     gradient_noise,
 )
-from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
-from lightning_sgmcmc.diagnostics.summary import alarms, rhat_limit, summarise
+from lightning_sgmcmc.diagnostics.summary import rhat_limit, summarise
 from lightning_sgmcmc.diagnostics.temperature import (
     ConfigurationalTemperature,
     Temperature,
     configurational_temperature,
     gradient_of_potential,
 )
+from lightning_sgmcmc.diagnostics.verdict import alarms
 from lightning_sgmcmc.diagnostics.weighted import (
     effective_draws,
     weighted_ess,
