@@ -1,127 +1,156 @@
-"""The statistical runner: a sampler's discretised chain on a Gaussian against its exact law.
+"""The statistical harness: what every sampler is put through, and the laws that it must follow.
 
-On a Gaussian every integrator here is a linear recursion x <- M x + xi, xi ~ N(0, Q), whose first
-d components are the weights theta. From its start, :func:`check` propagates the exact joint
-covariance of (theta_t, theta_t+lag), runs many chains as one tensor, whitens what they gave, and
-puts the result to Kolmogorov-Smirnov, chi-square and correlation tests. Bias of the step is part
-of the law, so a factor of two in the noise or the step cannot hide behind it.
+On a Gaussian posterior the integrators here are linear recursions x <- M x + xi + gain e with
+xi ~ N(0, Q) and e the noise of the stochastic gradient, where the first d components of x are the
+weights. :class:`Law` gives the exact covariance of the weights at any steps, bias of the step
+included, so that a factor of two in the noise or the step cannot hide; :class:`Chains` runs a
+sampler as thousands of stacked chains, with the metric C that one chain of it has learned.
 
 A new sampler is one line in ``CASES``; a new integrator one function like :func:`langevin`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 from scipy.linalg import cholesky, solve_discrete_lyapunov, solve_triangular
-from torch import Tensor
+from torch import Tensor, nn
 
-from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp, Sampler
+from lightning_sgmcmc import (
+    HASGLD,
+    HMC,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    DiagonalFisher,
+    NaturalLangevin,
+    RMSProp,
+    Sampler,
+    Target,
+)
+from lightning_sgmcmc.statistics import PerExample
+from tests.posteriors import LinearRegression, Posterior
 
-#: Probability that one test statistic of a correct sampler falls outside its bounds. A check
-#: makes 18 of them at d = 2 (mean, variance and shape of four numbers, six cross products), and
-#: seeds are fixed, so that a red test is a changed chain.
+#: Probability that one test statistic of a correct sampler falls outside its bounds. Seeds are
+#: fixed, so that a red test is a changed chain.
 FALSE_ALARM = 1e-6
+#: The same as a two-sided bound on a standard normal score.
+BOUND = float(stats.norm.isf(FALSE_ALARM / 2))
 
+SCALES = LinearRegression.with_posterior(np.diag([1.0, 0.01]))
+CORRELATED = LinearRegression.with_posterior(np.array([[1.0, 0.95], [0.95, 1.0]]))
 
-@dataclass(frozen=True)
-class Gaussian:
-    """N(0, Sigma) as a posterior of N examples under a Gaussian prior.
+#: Steps, from draws of the posterior's Gaussian approximation, in which a metric is learned.
+LEARNING_STEPS = 8
 
-    The likelihood's Hessian is Sigma^-1 - I / prior_variance, so a forgotten prior shows.
-
-    Attributes:
-        covariance: Sigma [d, d].
-        num_data: N.
-        prior_variance: Variance of the prior on every coordinate.
-        gradient_noise: Standard deviation of the noise on N * (mean likelihood gradient), [d].
-    """
-
-    covariance: np.ndarray
-    num_data: int = 50
-    prior_variance: float = 2.0
-    gradient_noise: tuple[float, ...] = (0.0, 0.0)
-
-    @property
-    def precision(self) -> np.ndarray:
-        """A, the Hessian of U."""
-        return np.linalg.inv(self.covariance)
-
-    def gradient(self, theta: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the stochastic gradient of the mean likelihood loss at theta [R, d]."""
-        d = len(self.covariance)
-        likelihood = (self.precision - np.eye(d) / self.prior_variance) / self.num_data
-        result = theta.detach() @ torch.as_tensor(likelihood, dtype=theta.dtype)
-        if any(self.gradient_noise):
-            sd = torch.tensor(self.gradient_noise, dtype=theta.dtype) / self.num_data
-            result = result + sd * torch.randn(theta.shape, generator=generator, dtype=theta.dtype)
-        return result
-
-
-SCALES = Gaussian(np.diag([1.0, 0.01]))
-CORRELATED = Gaussian(np.array([[1.0, 0.95], [0.95, 1.0]]))
-NOISY = replace(SCALES, gradient_noise=(3.0, 20.0))
+#: The covariance of N times the gradient noise, as a function of the covariance of the weights.
+NoiseLaw = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Law:
-    """x <- M x + xi with xi ~ N(0, Q), started from N(0, start)."""
+    """x <- M x + xi + gain e, xi ~ N(0, Q), e the gradient noise; theta starts stationary.
+
+    Attributes:
+        M: Drift [D, D].
+        Q: Covariance of the injected noise [D, D].
+        gain: How the noise of grad U enters [D, d].
+        aside: Covariance [D - d, D - d] of the other components at the start, where they are
+            independent of theta.
+    """
 
     M: np.ndarray
     Q: np.ndarray
-    start: np.ndarray
+    gain: np.ndarray
+    aside: np.ndarray | None = None
 
-    def stationary(self) -> np.ndarray:
-        """Return P = M P M' + Q."""
-        return solve_discrete_lyapunov(self.M, self.Q)
+    def stationary(self, noise: NoiseLaw) -> np.ndarray:
+        """Return P = M P M' + Q + gain V(P) gain', where the radius of M is below one."""
+        assert np.abs(np.linalg.eigvals(self.M)).max() < 1
+        d = self.gain.shape[1]
+        P = solve_discrete_lyapunov(self.M, self.Q)
+        for _ in range(1000):
+            old = P
+            V = self.gain @ noise(P[:d, :d]) @ self.gain.T
+            P = solve_discrete_lyapunov(self.M, self.Q + V)
+            if not np.abs(P).max() < 1e12:
+                break
+            if np.allclose(P, old, rtol=1e-12, atol=0):
+                return P
+        raise ValueError("the gradient noise makes the chain unstable")
 
-    def joint(self, dim: int, steps: int | None, lag: int) -> np.ndarray:
-        """Return the covariance of (theta_t, theta_t+lag); t = None is stationarity."""
-        P = self.stationary() if steps is None else self._advance(self.start, steps)
-        later = self._advance(P, lag)
-        cross = np.linalg.matrix_power(self.M, lag) @ P
-        d = slice(0, dim)
-        return np.block([[P[d, d], cross[d, d].T], [cross[d, d], later[d, d]]])
-
-    def _advance(self, P: np.ndarray, steps: int) -> np.ndarray:
-        for _ in range(steps):
-            P = self.M @ P @ self.M.T + self.Q
+    def start(self, noise: NoiseLaw) -> np.ndarray:
+        """Return the covariance that a chain starts with."""
+        P = self.stationary(noise)
+        if self.aside is not None:
+            d = self.gain.shape[1]
+            P[:d, d:] = P[d:, :d] = 0
+            P[d:, d:] = self.aside
         return P
 
+    def joint(self, times: Sequence[int], noise: NoiseLaw) -> np.ndarray:
+        """Return the covariance of theta at several steps after the start, one after another."""
+        d = self.gain.shape[1]
+        P = self.start(noise)
+        factors: list[np.ndarray] = []  # covariances of x now with theta at the times passed
+        blocks: list[list[np.ndarray]] = []
+        for t in range(times[-1] + 1):
+            if t in times:
+                factors.append(P[:, :d].copy())
+                blocks.append([f[:d] for f in factors])
+            V = self.gain @ noise(P[:d, :d]) @ self.gain.T
+            P = self.M @ P @ self.M.T + self.Q + V
+            factors = [self.M @ f for f in factors]
+        size = len(times)
+        result = np.zeros((size * d, size * d))
+        for i in range(size):
+            for j in range(i + 1):
+                result[i * d : (i + 1) * d, j * d : (j + 1) * d] = blocks[i][j]
+                result[j * d : (j + 1) * d, i * d : (i + 1) * d] = blocks[i][j].T
+        return result
 
-def langevin(target: Gaussian, C: np.ndarray, lr: float, temperature: float, _: float) -> Law:
-    """Euler-Maruyama with h = lr/N: M = I - h C A, Q = 2 h T C + h^2 C V C; P0 is its own P."""
-    h = lr / target.num_data
-    V = np.diag(np.square(target.gradient_noise))
-    M = np.eye(len(C)) - h * C @ target.precision
-    Q = 2 * h * temperature * C + h**2 * C @ V @ C
-    return Law(M, Q, solve_discrete_lyapunov(M, Q))
+
+@dataclass(frozen=True)
+class Setting:
+    """What a law depends on: A, the Hessian of U, the metric C, h = lr / N, T, the options, n."""
+
+    A: np.ndarray
+    C: np.ndarray
+    h: float
+    temperature: float
+    options: dict[str, Any]
+    num_data: int
+    batch_size: int
 
 
-def baoab(target: Gaussian, C: np.ndarray, lr: float, temperature: float, mu: float) -> Law:
-    """B A O A on (theta, w) with the squared time step eta = 2 lr / ((1 + mu) N).
+def langevin(s: Setting) -> Law:
+    """Euler-Maruyama: M = I - h C A, Q = 2 h T C, and gradient noise through h C."""
+    return Law(np.eye(len(s.A)) - s.h * s.C @ s.A, 2 * s.h * s.temperature * s.C, s.h * s.C)
 
-    theta starts from its stationary law and w from N(0, T C), independently.
-    """
-    d = len(C)
+
+def baoab(s: Setting) -> Law:
+    """B A O A on (theta, w) with the squared time step eta = 2 h / (1 + mu); w ~ N(0, T C)."""
+    d, mu = len(s.A), s.options["momentum"]
     eye, zero = np.eye(d), np.zeros((d, d))
-    dt = np.sqrt(2 * lr / ((1 + mu) * target.num_data))
-    B = np.block([[eye, zero], [-dt * C @ target.precision, eye]])
+    dt = np.sqrt(2 * s.h / (1 + mu))
+    B = np.block([[eye, zero], [-dt * s.C @ s.A, eye]])
     A = np.block([[eye, dt / 2 * eye], [zero, eye]])
     O = np.block([[eye, zero], [zero, mu * eye]])  # noqa: E741
-    V = np.diag(np.square(target.gradient_noise))
-    kick = np.block([[zero, zero], [zero, dt**2 * C @ V @ C]])
-    thermal = np.block([[zero, zero], [zero, (1 - mu**2) * temperature * C]])
-    M = A @ O @ A @ B
-    Q = A @ O @ A @ kick @ (A @ O @ A).T + A @ thermal @ A.T
-    P = solve_discrete_lyapunov(M, Q)
-    start = np.block([[P[:d, :d], zero], [zero, temperature * C]])
-    return Law(M, Q, start)
+    thermal = np.block([[zero, zero], [zero, (1 - mu**2) * s.temperature * s.C]])
+    gain = A @ O @ A @ np.vstack([zero, dt * s.C])
+    return Law(A @ O @ A @ B, A @ thermal @ A.T, gain, s.temperature * s.C)
+
+
+def invariant(s: Setting) -> Law:
+    """Independent draws of N(0, T A^-1): the law at one step of a chain that keeps its target."""
+    d = len(s.A)
+    return Law(np.zeros((d, d)), s.temperature * np.linalg.inv(s.A), np.zeros((d, d)))
 
 
 @dataclass(frozen=True)
@@ -131,113 +160,322 @@ class Case:
     Attributes:
         name: Shown by pytest.
         build: Makes the sampler from parameters and the keywords lr, num_data, prior, ...
-        law: The recursion that it should follow.
-        momentum: What the law's last argument is.
-        metric: Diagonal of C, which :func:`_set_metric` puts into the preconditioner.
-        replicas: False where C ties all coordinates together, so that a chain cannot be a row of
-            a tensor. The innovations theta_t+1 - M theta_t of one long chain are then tested,
-            which are independent N(0, Q) and uncorrelated with theta_t.
+        law: The recursion that it should follow; ``invariant`` where it is none.
+        options: Further keywords for ``build``, which the law sees too.
+        order: Weak order of E[theta^2] in lr at fixed options; infinite where there is no bias.
+        rows: Number of chains in a test; fewer where a step is dear.
+        fraction: Largest step, as a fraction of the stable one, at which ``law`` holds.
     """
 
     name: str
     build: Callable[..., Sampler]
-    law: Callable[[Gaussian, np.ndarray, float, float, float], Law] = langevin
-    momentum: float = 0.0
-    metric: tuple[float, ...] = (1.0, 1.0)
-    replicas: bool = True
+    law: Callable[[Setting], Law] = langevin
     options: dict[str, Any] = field(default_factory=dict)
+    order: float = 1.0
+    rows: int = 20_000
+    fraction: float = 1.0
+
+    @property
+    def linear(self) -> bool:
+        """Whether the law on a Gaussian is a recursion, and not only a target."""
+        return self.law is not invariant
 
 
-METRIC = (2.0, 0.03)
 CASES = [
     Case("SGLD", SGLD),
-    Case("PSGLD", PSGLD, metric=METRIC, options={"alpha": 0.0}),
-    Case("SGHMC-0", SGHMC, baoab, 0.0, options={"momentum": 0.0}),
-    Case("SGHMC-.9", SGHMC, baoab, 0.9, options={"momentum": 0.9}),
+    Case("PSGLD", PSGLD, options={"alpha": 0.9}),
+    Case("SGHMC-0", SGHMC, baoab, {"momentum": 0.0}, order=2),
+    Case("SGHMC-.9", SGHMC, baoab, {"momentum": 0.9}, order=2),
     Case(
         "SGHMC-.9-RMSProp",
-        lambda p, **kw: SGHMC(p, preconditioner=RMSProp(alpha=0.0), **kw),
+        lambda p, **kw: SGHMC(p, preconditioner=RMSProp(alpha=0.9), **kw),
         baoab,
-        0.9,
-        METRIC,
-        options={"momentum": 0.9},
+        {"momentum": 0.9},
+        order=2,
     ),
-    Case("HASGLD", HASGLD, replicas=False),
-    Case("HASGLD-slots", HASGLD, replicas=False, options={"slots": 4, "memory": 1}),
-    Case("HASGLD-all", HASGLD, replicas=False, options={"slots": None}),
+    Case("HASGLD", HASGLD),
+    Case("HASGLD-slots", HASGLD, options={"slots": 3, "memory": 1}, rows=10_000),
+    Case("HASGLD-all", HASGLD, options={"slots": None}, rows=4_000),
+    Case("SGLD-DOP", lambda p, **kw: SGLD(p, preconditioner=DiagonalFisher(), **kw)),
+    Case("NaturalLangevin", NaturalLangevin),
+    Case("NaturalLangevin-model", NaturalLangevin, options={"labels": "model"}),
+    Case("SGNHT", SGNHT, invariant, {"momentum": 0.9}, order=2, fraction=0.01),
+    Case("HMC", HMC, invariant, {"leapfrog_steps": 4}, order=np.inf, rows=8_000),
 ]
 
 
-def stable_lr(case: Case, target: Gaussian, C: np.ndarray, fraction: float) -> float:
-    """Return a fraction of the largest stable lr."""
-    largest = float(np.abs(np.linalg.eigvals(C @ target.precision)).max())
-    return fraction * 2 * (1 + case.momentum) * target.num_data / largest
+class Chains:
+    """R chains of a sampler on a posterior, as one computation.
 
-
-def check(
-    case: Case,
-    target: Gaussian,
-    fraction: float = 0.5,
-    temperature: float = 1.0,
-    steps: int = 200,
-    lag: int = 3,
-    replicas: int = 20_000,
-    seed: int = 1,
-) -> None:
-    """Run a sampler and compare (theta_t, theta_t+lag) with its exact law.
+    One chain learns C from exact gradients at draws of the posterior's Gaussian approximation;
+    frozen, that C is what all R chains get. Where each chain has a data set of its own, C is
+    learned on the first.
 
     Args:
         case: The sampler.
-        target: The posterior.
+        posterior: What it samples.
+        rows: R.
         fraction: Step size as a fraction of the largest stable one.
         temperature: T.
-        steps: t.
-        lag: Steps between the two looks.
-        replicas: Number of independent chains; a single chain runs an eighth as many steps.
         seed: Seed of everything.
+        batch_size: n of independent minibatches, None for the whole data at every step.
+        replacement: Whether these are drawn with replacement.
+        noise: Covariance V of Gaussian noise added to the gradient of U, given C.
+        dtype: The chains' floating-point type.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        posterior: Posterior,
+        rows: int,
+        *,
+        fraction: float = 0.5,
+        temperature: float = 1.0,
+        seed: int = 1,
+        batch_size: int | None = None,
+        replacement: bool = True,
+        noise: Callable[[np.ndarray], np.ndarray] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.case, self.posterior, self.temperature = case, posterior, temperature
+        self.batch_size, self.replacement = batch_size, replacement
+        self.generator = torch.Generator().manual_seed(seed)
+        self.rng = np.random.default_rng(seed)
+        state, self.C = self._learn(seed)
+        self.data = posterior.data(dtype)
+        self.params = [
+            torch.zeros(rows, 1, dtype=dtype, requires_grad=True),
+            torch.zeros(rows, 1, posterior.dim - 1, dtype=dtype, requires_grad=True),
+        ]
+        self.sampler = self._build(self.params, seed)
+        self.sampler.preconditioner.unstackable = None  # frozen, one C serves all chains
+        self.sampler.stack(one_generator=True)
+        target = _target(posterior, self.params, nn.Linear(posterior.dim - 1, 1))
+        target.use(self.data)
+        self.sampler.attach(target)
+        like = self.sampler.preconditioner.state_dict()
+        self.sampler.preconditioner.load_state_dict(_for_chains(state, like, dtype))
+        self.sampler.freeze()
+        self._check_metric()
+        self.set_step(fraction)
+        self.V = None if noise is None else noise(self.C)
+        self._root = (
+            None
+            if self.V is None
+            else torch.as_tensor(cholesky(self.V) / posterior.num_data, dtype=dtype)
+        )
+
+    def set_step(self, fraction: float) -> None:
+        """Take a fraction of the largest stable step."""
+        largest = self.sampler.max_stable_lr(self.posterior.largest_curvature(self.C))
+        self.sampler.set_lr(fraction * largest)
+
+    def _build(self, params: list[Tensor], seed: int) -> Sampler:
+        return self.case.build(
+            params,
+            lr=1e-4,
+            num_data=self.posterior.num_data,
+            prior=self.posterior.prior,
+            temperature=self.temperature,
+            seed=seed,
+            **self.case.options,
+        )
+
+    def _learn(self, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+        """Return the frozen state of one chain's preconditioner, and its dense C."""
+        posterior = self.posterior if self.posterior.x.ndim == 2 else self.posterior.row(0)
+        d = posterior.dim
+        net = nn.Linear(d - 1, 1, dtype=torch.float64)
+        params: list[Tensor] = [net.bias, net.weight]
+        sampler = self._build(params, seed)
+        target, data = _target(posterior, params, net), posterior.data(torch.float64)
+        sampler.attach(target)
+        target.use(data)
+        mode, hessian = posterior.mode()
+        root = np.linalg.inv(np.linalg.cholesky(hessian))
+
+        def closure() -> Tensor:
+            sampler.zero_grad()
+            with target.recording():
+                loss = target.mean_nll(data)
+                loss.backward()
+            return loss.detach()
+
+        for _ in range(LEARNING_STEPS):
+            with torch.no_grad():
+                theta = torch.from_numpy(mode + self.rng.standard_normal(d) @ root)
+                flat_to(theta, params)
+            sampler.step(closure)
+        sampler.freeze()
+        units = [flat_to(e, [torch.empty_like(p) for p in params]) for e in _eye(d)]
+        C = torch.stack([flat_of(sampler.preconditioner.apply_(e)) for e in units], 1).numpy()
+        assert np.allclose(C, C.T, rtol=1e-9)
+        assert np.linalg.eigvalsh(C).min() > 0
+        return sampler.preconditioner.state_dict(), C
+
+    def _check_metric(self) -> None:
+        """Assert that every chain's C is the one that was learned."""
+        for e, column in zip(_eye(self.posterior.dim), self.C.T, strict=True):
+            vectors = flat_to(e, [torch.empty_like(p) for p in self.params])
+            found = flat_of(self.sampler.preconditioner.apply_(vectors)).double().numpy()
+            expected = np.tile(column, (len(found), 1))
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * self.C.max())
+
+    @property
+    def setting(self) -> Setting:
+        """What the chain's law depends on, on a Gaussian posterior."""
+        p = self.posterior
+        assert isinstance(p, LinearRegression)
+        h = self.sampler.param_groups[0]["lr"] / p.num_data
+        n = self.batch_size or p.num_data
+        return Setting(p.precision, self.C, h, self.temperature, self.case.options, p.num_data, n)
+
+    @property
+    def law(self) -> Law:
+        """The law that the chain should follow on a Gaussian posterior."""
+        return self.case.law(self.setting)
+
+    def noise_law(self) -> NoiseLaw:
+        """Return the covariance of the gradient noise that the chains meet."""
+        if self.batch_size is not None:
+            assert isinstance(self.posterior, LinearRegression)
+            return self.posterior.minibatch_noise(self.batch_size, self.replacement)
+        V = np.zeros_like(self.C) if self.V is None else self.V
+        return lambda P: V
+
+    @property
+    def theta(self) -> Tensor:
+        """Where the chains are, [R, d]."""
+        return flat_of(self.params)
+
+    def set(self, theta: np.ndarray) -> None:
+        """Put the chains somewhere, [R, d] or [d]."""
+        with torch.no_grad():
+            flat_to(torch.from_numpy(np.ascontiguousarray(theta)), self.params)
+
+    def start_stationary(self) -> None:
+        """Draw the starts from the stationary law of the discretised chain."""
+        P = self.law.start(self.noise_law())[: self.posterior.dim, : self.posterior.dim]
+        z = self.rng.standard_normal(self.theta.shape)
+        self.set(self.posterior.mode()[0] + z @ cholesky(P))
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        if self.batch_size is None:
+            return self.data
+        N, R, n = self.posterior.num_data, len(self.params[0]), self.batch_size
+        if self.replacement:
+            rows = torch.randint(N, (R, n), generator=self.generator)
+        else:
+            rows = torch.rand(R, N, generator=self.generator).argsort(1)[:, :n]
+        return self.data[0][rows], self.data[1][rows]
+
+    def closure(self) -> Tensor:
+        """Fill the gradients of the current minibatch; return the mean losses [R]."""
+        theta, batch = self.theta, self._current
+        gradient = self.posterior.gradient(theta, batch)
+        if self._root is not None:
+            z = torch.randn(theta.shape, generator=self.generator, dtype=theta.dtype)
+            gradient += z @ self._root
+        bias, weight = self.params
+        bias.grad, weight.grad = gradient[:, :1], gradient[:, None, 1:]
+        if self.sampler.batches != "full":
+            return torch.zeros(len(theta))
+        return self.posterior.nll(theta, batch).mean(-1)
+
+    def step(self, steps: int = 1) -> np.ndarray:
+        """Take steps and return where the chains then are, [R, d]."""
+        for _ in range(steps):
+            self._current = self._batch()
+            self.sampler.step(self.closure)
+        return self.theta.double().numpy()
+
+
+def _target(posterior: Posterior, params: list[Tensor], net: nn.Linear) -> Target:
+    """Return the target of one chain whose weights are ``net``'s, or of many."""
+    lead = params[0].dim() - 1
+
+    def of_net(batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, y = batch
+        return posterior.loss(net(x[..., 1:]).squeeze(-1), y)
+
+    def of_chains(batch: tuple[Tensor, Tensor]) -> Tensor:
+        return posterior.nll(torch.cat([params[0], params[1].squeeze(-2)], -1), batch)
+
+    target = Target(
+        of_chains if lead else of_net, params, posterior.num_data, posterior.prior, lead=lead
+    )
+    target.per_example = PerExample(
+        net, ["bias", "weight"], params, of_net, lead=lead, shared_batch=True
+    )
+    target.draw_labels = lambda batch, uniforms: (
+        batch[0],
+        posterior.sample(net(batch[0][..., 1:]).squeeze(-1).detach(), uniforms.squeeze(-1)),
+    )
+    return target
+
+
+def flat_of(params: Sequence[Tensor]) -> Tensor:
+    """Return bias and weights as one new tensor, [d] or [R, d]."""
+    bias, weight = (p.detach() for p in params)
+    return torch.cat([bias, weight.squeeze(-2)], -1)
+
+
+def flat_to(theta: Tensor, params: list[Tensor]) -> list[Tensor]:
+    """Fill bias and weights from [d] or [R, d], and return them."""
+    params[0].copy_(theta[..., :1])
+    params[1].copy_(theta[..., None, 1:])
+    return params
+
+
+def _for_chains(state: Any, like: Any, dtype: torch.dtype) -> Any:
+    """Give the tensors of one chain's state the shapes of those of R chains that share it.
+
+    Those without a counterpart in ``like``, a state before any learning, are left to broadcast.
+    """
+    if isinstance(state, Tensor):
+        kept = state.to(dtype) if state.dtype == torch.float64 else state
+        return kept.expand(like.shape).clone() if isinstance(like, Tensor) else kept
+    if isinstance(state, dict):
+        return {k: _for_chains(v, (like or {}).get(k), dtype) for k, v in state.items()}
+    if isinstance(state, list | tuple):
+        others = like if like is not None and len(like) == len(state) else [None] * len(state)
+        return type(state)(_for_chains(v, o, dtype) for v, o in zip(state, others, strict=True))
+    return state
+
+
+def _eye(d: int) -> Tensor:
+    return torch.eye(d, dtype=torch.float64)
+
+
+def check_law(
+    case: Case,
+    posterior: LinearRegression,
+    *,
+    steps: int = 200,
+    lags: Sequence[int] = (1, 5),
+    fraction: float = 0.5,
+    **kwargs: Any,
+) -> None:
+    """Start in stationarity and compare theta at ``steps`` and some lags later with the exact law.
+
+    Args:
+        case: The sampler.
+        posterior: A Gaussian posterior.
+        steps: How long the chains run before the first look.
+        lags: Looks after the first; none where the law is only ``invariant``.
+        fraction: Step size as a fraction of the largest stable one, capped by the case's.
+        **kwargs: As for :class:`Chains`.
 
     Raises:
-        AssertionError: If a statistic falls outside its bounds; a correct sampler's does so with
-            probability ``FALSE_ALARM`` each.
+        AssertionError: As :func:`assert_normal`.
     """
-    d = len(target.covariance)
-    rows = replicas if case.replicas else 1
-    theta = torch.zeros(rows, d, dtype=torch.float32 if case.replicas else torch.float64)
-    theta.requires_grad_()
-    sampler = case.build(
-        [theta],
-        lr=0.3,
-        num_data=target.num_data,
-        prior=GaussianPrior(target.prior_variance),
-        temperature=temperature,
-        seed=seed,
-        **case.options,
-    )
-    generator = torch.Generator().manual_seed(seed)
-
-    def closure() -> float:
-        theta.grad = target.gradient(theta, generator)
-        return 0.0
-
-    C = _set_metric(case, sampler, theta, target)
-    sampler.param_groups[0]["lr"] = lr = stable_lr(case, target, C, fraction)
-    law = case.law(target, C, lr, temperature, case.momentum)
-    assert np.abs(np.linalg.eigvals(law.M)).max() < 1
-    rng = np.random.default_rng(seed)
-    with torch.no_grad():
-        start = rng.standard_normal((rows, d)) @ cholesky(law.start[:d, :d])
-        theta.copy_(torch.from_numpy(start))
-    if case.replicas:
-        first = _run(sampler, closure, theta, steps)[-1]
-        later = _run(sampler, closure, theta, lag)[-1]
-        assert_normal(np.hstack([first, later]), law.joint(d, steps, lag))
-        return
-    path = np.concatenate(_run(sampler, closure, theta, replicas // 8))
-    before, innovations = path[:-1], path[1:] - path[:-1] @ law.M.T
-    assert_normal(innovations, law.Q)
-    white = solve_triangular(cholesky(law.Q, lower=True), innovations.T, lower=True)
-    scores = white @ before / np.linalg.norm(before, axis=0)
-    assert 2 * stats.norm.sf(np.abs(scores).max()) > FALSE_ALARM, "the drift is not M theta"
+    chains = Chains(case, posterior, case.rows, fraction=min(fraction, case.fraction), **kwargs)
+    chains.start_stationary()
+    times = [steps] + [steps + lag for lag in lags if case.linear]
+    looks = [chains.step(b - a) for a, b in zip([0, *times], times, strict=False)]
+    mean = np.tile(posterior.mean, len(times))
+    assert_normal(np.hstack(looks) - mean, chains.law.joint(times, chains.noise_law()))
 
 
 def assert_normal(states: np.ndarray, covariance: np.ndarray) -> None:
@@ -264,39 +502,15 @@ def assert_normal(states: np.ndarray, covariance: np.ndarray) -> None:
     )
 
 
-def _run(
-    sampler: Sampler, closure: Callable[[], float], theta: Tensor, steps: int
-) -> list[np.ndarray]:
-    path = []
-    for _ in range(steps):
-        sampler.step(closure)
-        path.append(theta.detach().numpy().astype(np.float64))
-    return path
+def assert_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    """Assert that means over independent chains agree with a number, to ``FALSE_ALARM`` each.
 
-
-def _set_metric(case: Case, sampler: Sampler, theta: Tensor, target: Gaussian) -> np.ndarray:
-    """Give the preconditioner a C, freeze it, and return the dense C of one chain."""
-    d = len(target.covariance)
-    if case.replicas:
-        C = torch.tensor(case.metric, dtype=theta.dtype)
-        if sampler.preconditioner.adaptive:
-            eps = 1e-5  # alpha = 0 makes C = 1 / (eps + |g|)
-            sampler.preconditioner.update([(1 / C - eps).expand_as(theta)])
-        sampler.freeze()
-        return np.diag(C.double().numpy())
-    exact = replace(target, gradient_noise=(0.0,) * d)
-
-    def closure() -> float:
-        theta.grad = exact.gradient(theta, torch.Generator())
-        return 0.0
-
-    with torch.no_grad():
-        theta.fill_(1.0)
-    for _ in range(12):
-        sampler.step(closure)
-    sampler.freeze()
-    columns = [sampler.preconditioner.apply_([e.view(1, d)])[0] for e in torch.eye(d).double()]
-    C = torch.cat(columns).numpy().T
-    assert np.allclose(C, C.T, rtol=1e-9)
-    assert not np.allclose(C, np.eye(d), rtol=0.1)
-    return C
+    Args:
+        found: One row a chain, [R, ...].
+        expected: The mean of every column.
+        what: Named in the error.
+    """
+    score = (found.mean(0) - expected) / (found.std(0) / np.sqrt(len(found)))
+    assert (np.abs(score) < BOUND).all(), (
+        f"{what}: not of the stated law: {found.mean(0)} is not {expected}, scores {score}"
+    )
