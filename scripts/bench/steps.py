@@ -31,7 +31,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp, Sampler
+from lightning_sgmcmc import (
+    HAMCMC,
+    HASGLD,
+    HMC,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    GaussianPrior,
+    RMSProp,
+    Sampler,
+)
 
 N = 60_000
 BATCH = 100
@@ -84,6 +95,9 @@ def methods(device: torch.device) -> dict[str, Step]:
         "torch SGD, momentum": step_of(lambda p: torch.optim.SGD(p, LR, momentum=0.9), device),
         "torch RMSprop": step_of(lambda p: torch.optim.RMSprop(p, LR), device),
         "SGLD": step_of(lambda p: SGLD(p, LR, **ours), device),
+        "SGLD, moment-matched": step_of(
+            lambda p: SGLD(p, LR, increments="moment-matched", **ours), device
+        ),
         "PSGLD, adapting": step_of(lambda p: PSGLD(p, LR, eps=1e-3, **ours), device),
         "PSGLD, frozen": step_of(lambda p: PSGLD(p, LR, eps=1e-3, **ours), device, 5),
         "SGHMC": step_of(lambda p: SGHMC(p, LR, momentum=0.9, **ours), device),
@@ -92,6 +106,10 @@ def methods(device: torch.device) -> dict[str, Step]:
             device,
             5,
         ),
+        "SGNHT": step_of(lambda p: SGNHT(p, LR, momentum=0.9, **ours), device),
+        "HAMCMC, adapting": step_of(lambda p: HAMCMC(p, LR, memory=3, **ours), device),
+        "HAMCMC, frozen": step_of(lambda p: HAMCMC(p, LR, memory=3, **ours), device, 5),
+        "HMC, a leapfrog step": step_of(lambda p: HMC(p, 1e-9, leapfrog_steps=1, **ours), device),
         "HASGLD, adapting": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device),
         "HASGLD, frozen": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device, 5),
     }
