@@ -2,6 +2,7 @@
 
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 from lightning_sgmcmc.preconditioners.fisher import DiagonalFisher, Fisher
+from lightning_sgmcmc.preconditioners.fisher_dense import BlockFisher, FullFisher
 from lightning_sgmcmc.preconditioners.fisher_quasi import QuasiDiagonalFisher
 from lightning_sgmcmc.preconditioners.identity import Identity
 from lightning_sgmcmc.preconditioners.lbfgs import AveragedLBFGS
@@ -9,8 +10,10 @@ from lightning_sgmcmc.preconditioners.rmsprop import RMSProp
 
 __all__ = [
     "AveragedLBFGS",
+    "BlockFisher",
     "DiagonalFisher",
     "Fisher",
+    "FullFisher",
     "Identity",
     "Preconditioner",
     "QuasiDiagonalFisher",

@@ -115,6 +115,27 @@ class Fisher(Preconditioner):
         """Move J's entries by ``rate`` towards the minibatch's."""
 
     @abstractmethod
+    def inverse_noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw from N(0, C^-1)."""
+
+    @abstractmethod
+    def solve_shifted(
+        self,
+        vectors: list[Tensor],
+        scale: float,
+        diagonal: Sequence[Tensor],
+        matrix: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return (scale C^-1 + diag(diagonal) + matrix)^-1 times ``vectors``.
+
+        Args:
+            vectors: Shaped like the parameters.
+            scale: Positive.
+            diagonal: Shaped like the parameters, not negative.
+            matrix: [d, d], positive definite, for a metric of one block.
+        """
+
+    @abstractmethod
     def _refresh(self) -> None:
         """Make C from J."""
 
@@ -193,6 +214,25 @@ class DiagonalFisher(Fisher):
         """Return the sum of v^2 (J_ii + eps)."""
         scaled = torch._foreach_div(list(vectors), self._root)
         return inner(scaled, scaled, self.lead)
+
+    def inverse_noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw C^(-1/2) z."""
+        z = stream.increments()
+        torch._foreach_div_(z, self._root)
+        return z
+
+    def solve_shifted(
+        self,
+        vectors: list[Tensor],
+        scale: float,
+        diagonal: Sequence[Tensor],
+        matrix: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Divide by scale (J_ii + eps) + diagonal, in place."""
+        assert matrix is None
+        for v, root, d in zip(vectors, self._root, diagonal, strict=True):
+            v.div_(scale / root.square() + d)
+        return vectors
 
     def state_dict(self) -> dict[str, Any]:
         """Return J's diagonal."""

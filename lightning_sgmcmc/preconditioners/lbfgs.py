@@ -23,8 +23,13 @@ class LBFGSOperator:
         B <- B + y_bar y_bar' / (s'y_bar) - B s s' B / (s'B s)
         S <- (I - s (y_bar - sqrt(s'y_bar / s'B s) B s)' / (s'y_bar)) S
 
-    (Wang, Deng, Lin 2020, eqs. 4 to 6 and Algorithm 1, with the loop directions, the running xi
-    and the sign of the root corrected.) No matrix is formed: a product costs about 4 M d.
+    (Wang, Deng, Lin 2020, eqs. 4 to 6, with the sign of the root corrected.) Every vector here is
+    a combination of the rows of Z, the 2 M moves and changes, so that
+
+        G = I / gamma + Z' M Z,   S = I / sqrt(gamma) + Z' R Z
+
+    with small matrices that follow from Z Z' alone, as in the compact representations of Byrd,
+    Nocedal and Schnabel (1994). A product reads Z twice.
 
     Args:
         steps: The moves s, oldest first, each [..., d].
@@ -36,43 +41,76 @@ class LBFGSOperator:
     def __init__(
         self, steps: Sequence[Tensor], changes: Sequence[Tensor], gamma: Tensor, r: float
     ) -> None:
-        self.steps, self.changes, self.gamma = list(steps), list(changes), gamma
-        self._damped: list[Tensor] = []  # y_bar
-        self._curvature: list[Tensor] = []  # s'y_bar
-        self._root: list[Tensor] = []  # y_bar - sqrt(s'y_bar / s'B s) B s
-        products: list[tuple[Tensor, Tensor]] = []  # (B_i s_i, s_i'B_i s_i)
-        for s, y in zip(self.steps, self.changes, strict=True):
-            a = gamma * s
-            base, sy = dot(s, a), dot(s, y)
+        self.gamma, self.count = gamma, len(steps)
+        self._rows: Tensor | None = None
+        if not steps:
+            return
+        rows = self._rows = torch.stack([*steps, *changes], dim=-2)
+        scale, gram = gamma.double(), (rows @ rows.mT).double()
+        units = torch.eye(2 * self.count).to(gram)
+        past: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        product = root = torch.zeros_like(gram)
+        for i in range(self.count):
+            # Vectors are rows of coefficients on Z; x @ gram is x's product with each row of Z.
+            s, y = units[i], units[self.count + i]
+            a = scale * s
+            base, sy = scale * gram[..., i, i, None], gram[..., i, self.count + i, None]
             theta = torch.where(sy < r * base, (1 - r) * base / (base - sy), torch.ones_like(sy))
-            y_bar = torch.lerp(a, y, theta)
-            for b, (a_old, sa_old), sb in zip(self._damped, products, self._curvature, strict=True):
-                a.addcmul_(dot(b, s) / sb, b).addcmul_(dot(a_old, s) / sa_old, a_old, value=-1)
-            s_y_bar, sa = dot(s, y_bar), dot(s, a)
-            self._damped.append(y_bar)
-            self._curvature.append(s_y_bar)
-            self._root.append(torch.addcmul(y_bar, (s_y_bar / sa).sqrt(), a, value=-1))
-            products.append((a, sa))
+            y_bar = a + theta * (y - a)
+            for b, sb, a_old, sa_old in past:
+                a = a + _times(b, gram[..., i, :]) / sb * b
+                a = a - _times(a_old, gram[..., i, :]) / sa_old * a_old
+            s_y_bar, sa = _times(y_bar, gram[..., i, :]), _times(a, gram[..., i, :])
+            past.append((y_bar, s_y_bar, a, sa))
+            w = y_bar - (s_y_bar / sa).sqrt() * a
+            # S <- (I - s w'/sy) S and G <- (I - s y'/sy) G (I - y s'/sy) + s s'/sy
+            gram_w, gram_y = _dense(gram, w), _dense(gram, y_bar)
+            left = w / scale.sqrt() + _dense(root.mT, gram_w)
+            root = root - _outer(s, left / s_y_bar)
+            u = (y_bar / scale + _dense(product, gram_y)) / s_y_bar
+            length = (1 + _times(u, gram_y)) / s_y_bar
+            product = product - _outer(s, u) - _outer(u, s) + _outer(length * s, s)
+        self._product, self._root = product.to(rows), root[..., : self.count, :].to(rows)
+
+    @property
+    def steps(self) -> list[Tensor]:
+        """The moves s, oldest first."""
+        return [] if self._rows is None else list(self._rows.unbind(-2)[: self.count])
+
+    @property
+    def changes(self) -> list[Tensor]:
+        """The changes y, oldest first."""
+        return [] if self._rows is None else list(self._rows.unbind(-2)[self.count :])
 
     def apply(self, vector: Tensor) -> Tensor:
-        """Return G times a vector [..., d], by the two-loop recursion."""
-        pairs = list(zip(self.steps, self._damped, self._curvature, strict=True))
-        q, alphas = vector.clone(), []
-        for s, y, sy in reversed(pairs):
-            alpha = dot(s, q) / sy
-            q.addcmul_(alpha, y, value=-1)
-            alphas.append(alpha)
-        xi = q.div_(self.gamma)
-        for (s, y, sy), alpha in zip(pairs, reversed(alphas), strict=True):
-            xi.addcmul_(alpha - dot(y, xi) / sy, s)
-        return xi
+        """Return G times a vector [..., d]."""
+        if self._rows is None:
+            return vector / self.gamma
+        inner = _dense(self._product, _dense(self._rows, vector))
+        return (vector / self.gamma).add_(_dense(self._rows.mT, inner))
 
     def root(self, vector: Tensor) -> Tensor:
         """Return S times a vector [..., d]."""
-        eta = vector / self.gamma.sqrt()
-        for s, w, sy in zip(self.steps, self._root, self._curvature, strict=True):
-            eta.addcmul_(dot(w, eta) / sy, s, value=-1)
-        return eta
+        if self._rows is None:
+            return vector / self.gamma.sqrt()
+        inner = _dense(self._root, _dense(self._rows, vector))
+        moves = self._rows[..., : self.count, :].mT
+        return (vector / self.gamma.sqrt()).add_(_dense(moves, inner))
+
+
+def _dense(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Return matrix [..., m, n] times vector [..., n]."""
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _times(x: Tensor, y: Tensor) -> Tensor:
+    """Return the inner product over the last axis, which stays with length one."""
+    return (x * y).sum(-1, keepdim=True)
+
+
+def _outer(x: Tensor, y: Tensor) -> Tensor:
+    """Return x y' over the last axis."""
+    return x.unsqueeze(-1) * y.unsqueeze(-2)
 
 
 class AveragedLBFGS(Preconditioner):

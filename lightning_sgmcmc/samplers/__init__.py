@@ -7,6 +7,7 @@ from lightning_sgmcmc.samplers.hmc import HMC
 from lightning_sgmcmc.samplers.in_turn import ChainsInTurn
 from lightning_sgmcmc.samplers.natural_langevin import NaturalLangevin
 from lightning_sgmcmc.samplers.psgld import PSGLD
+from lightning_sgmcmc.samplers.sgfs import SGFS
 from lightning_sgmcmc.samplers.sghmc import SGHMC
 from lightning_sgmcmc.samplers.sgld import SGLD
 from lightning_sgmcmc.samplers.sgnht import SGNHT
@@ -16,6 +17,7 @@ __all__ = [
     "HASGLD",
     "HMC",
     "PSGLD",
+    "SGFS",
     "SGHMC",
     "SGLD",
     "SGNHT",

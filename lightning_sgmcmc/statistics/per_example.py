@@ -140,6 +140,11 @@ class PerExample:
         return self.examples.count * self._world_size
 
     @property
+    def shared_by_ranks(self) -> bool:
+        """Whether other ranks hold further examples of the same minibatch."""
+        return self._reduce is not None
+
+    @property
     def _axis(self) -> int:
         return int(bool(self.lead) and not self.shared_batch)
 
