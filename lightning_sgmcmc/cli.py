@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import jsonargparse
 import lightning as L
+import numpy as np
 import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -292,11 +293,7 @@ def finish(cli: ChainCLI, seconds: float) -> None:
     chains = content["num_chains"]
     of_each = f" of each of {chains} chains" if chains > 1 else ""
     rows.append(("draws kept", f"{content['num_draws']}{of_each}"))
-    temperature = content["diagnostics"].get("kinetic_temperature")
-    if temperature is not None:
-        rows.append(
-            ("kinetic temperature", f"{temperature:.3f} (stated {module.sampler.temperature:g})")
-        )
+    rows += _diagnostic_rows(content["diagnostics"], module.sampler.temperature)
     rows.append(("time", f"{seconds / 60:.1f} min"))
     width = max(len(name) for name, _ in rows)
     print()
@@ -307,13 +304,40 @@ def finish(cli: ChainCLI, seconds: float) -> None:
     print()
 
 
+def _diagnostic_rows(found: dict[str, Any], stated: float) -> list[tuple[str, str]]:
+    """Return the rows that say how good a sample the draws are."""
+    rows = []
+    if "kinetic_temperature" in found:
+        text = f"{found['kinetic_temperature']:.3f} (stated {stated:g})"
+        rows.append(("kinetic temperature", text))
+    elif np.isfinite(found.get("configurational_temperature", {}).get("value", np.nan)):
+        measured = found["configurational_temperature"]
+        text = f"{measured['value']:.3f} +- {measured['standard_error']:.2g} (stated {stated:g})"
+        rows.append(("configurational temperature", text))
+    mixing = found.get("mixing", {})
+    space = next((name for name in ("predictions", "weights") if name in mixing), None)
+    if space is not None and mixing[space]["rhat"] is not None:
+        rhat, size = mixing[space]["rhat"], mixing[space]["ess_bulk"]
+        text = f"{rhat['median']:.3f} (95 % below {rhat['q95']:.3f}), ESS {size['median']:.0f}"
+        rows.append((f"R-hat of {space}, median", text))
+    return rows
+
+
+def _numbers(prefix: str, value: Any) -> dict[str, float]:
+    """Return the numbers in nested dicts by names joined with slashes."""
+    if isinstance(value, dict):
+        parts = [_numbers(f"{prefix}/{key}", item) for key, item in value.items()]
+        return {name: number for part in parts for name, number in part.items()}
+    return {prefix: value} if isinstance(value, (int, float)) else {}
+
+
 def _send(trainer: L.Trainer, content: dict[str, Any], figures: Path) -> None:
     """Send final metrics and figures to the loggers that take them."""
     flat = {
         f"final/{kind}/{name}": value
         for kind, values in content["metrics"].items()
         for name, value in values.items()
-    }
+    } | _numbers("diagnostics", content["diagnostics"])
     for logger in trainer.loggers:
         if not isinstance(logger, CSVLog):
             logger.log_metrics(flat, step=trainer.global_step)

@@ -71,9 +71,11 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
     if all("kinetic_temperature" in row for row in history):
         values = np.array([row["kinetic_temperature"] for row in history])
         panels.append(("kinetic\ntemperature", {"": values}))
-    names, weights = keep.weight_traces(module, 3)
-    weights = weights[0]  # of the first chain
-    if len(weights) > 1:
+    traces = keep.probes.trace("weights")
+    if traces.shape[1] > 1:
+        chosen = np.unique(np.linspace(0, traces.shape[2] - 1, 3).astype(int))
+        names = [keep.probes.names[i] for i in chosen]
+        weights = traces[0][:, chosen]  # of the first chain
         spread = np.maximum(weights.std(0), np.finfo(float).tiny)
         standard = (weights - weights.mean(0)) / spread
         panels.append(("standardised\nweights", dict(zip(names, standard.T, strict=True))))

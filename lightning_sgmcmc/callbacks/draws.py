@@ -18,6 +18,7 @@ from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.held_out import HeldOut
+from lightning_sgmcmc.posterior.probes import Probes
 from lightning_sgmcmc.strategies import replicas
 
 Array = NDArray[np.float64]
@@ -48,7 +49,7 @@ class KeepDraws(L.Callback):
         self._stride = 1
         self._stores: list[DrawStore] = []
         self._weights: list[float] = []
-        self._probes: list[Tensor] = []
+        self._probes: Probes | None = None
         self._restored: dict[str, Any] | None = None
 
     @property
@@ -66,6 +67,7 @@ class KeepDraws(L.Callback):
         folder = run_folder(trainer) / "samples"
         self._stores = [DrawStore(folder, c, module.draw_dtype) for c in module.chain_numbers]
         self._held_out = HeldOut.of(trainer, module)
+        self._probes = Probes(module)
         due = module.draw_schedule.count(trainer.max_steps) if trainer.max_steps > 0 else 0
         if module.draw_budget:
             self._stride = max(1, math.ceil(due / module.draw_budget))
@@ -123,14 +125,15 @@ class KeepDraws(L.Callback):
         temperature = module.kinetic_temperature()
         if temperature is not None:
             row["kinetic_temperature"] = temperature
+        probed: Tensor | None = None
         for i, (name, data) in enumerate(self._held_out.items()):
             ensemble = self._ensemble(name, module)
-            probes = data.add_draw(trainer, module, ensemble, weight)
-            if i == 0:
-                self._probes.append(probes)
+            predicted = data.add_draw(trainer, module, ensemble, weight)
+            probed = predicted if i == 0 else probed
             if name == "val":
                 values = module.metrics(ensemble.compute(), data.examples)
                 row |= {f"val/ensemble_{key}": value for key, value in values.items()}
+        self.probes.record(module, probed)
         self.history.append(row)
         module.record({"draws": float(self.num_draws)} | {k: row[k] for k in row if "val" in k})
 
@@ -183,12 +186,11 @@ class KeepDraws(L.Callback):
         """The draws' weights in averages, [draws]."""
         return np.array(self._weights)
 
-    def probe_traces(self) -> Array:
-        """Return every draw's first predictions on the first held-out set, [K, draws, P]."""
-        if not self._probes:
-            return np.empty((len(self._stores), 0, 0))
-        stacked = torch.stack(self._probes, dim=-2)
-        return np.asarray(stacked.reshape(-1, *stacked.shape[-2:]).numpy())
+    @property
+    def probes(self) -> Probes:
+        """Traces of some weights, of grad U and of predictions over all draws."""
+        assert self._probes is not None
+        return self._probes
 
     def weight_traces(self, module: SGMCMCModule, count: int) -> tuple[list[str], Array]:
         """Return names and traces over the stored draws of weights spread evenly over the network.
@@ -234,7 +236,7 @@ class KeepDraws(L.Callback):
             "reference": self.reference,
             "draws": [[d.step, d.file, d.weight] for d in draws],
             "weights": self._weights,
-            "probes": self._probes,
+            "probes": self._probes.state_dict() if self._probes is not None else {},
             "ensembles": ensembles,
             "mean": self._mean,
             "mean_weight": self._mean_weight,
@@ -248,7 +250,8 @@ class KeepDraws(L.Callback):
         self.num_draws, self.history = state["num_draws"], list(state["history"])
         self.reference = dict(state["reference"])
         draws = [Draw(step, file, weight) for step, file, weight in state["draws"]]
-        self._weights, self._probes = list(state["weights"]), list(state["probes"])
+        self._weights = list(state["weights"])
+        self.probes.load_state_dict(state["probes"])
         for store in self._stores:
             if replicas(trainer)[0] == 0:
                 store.rewind(draws)

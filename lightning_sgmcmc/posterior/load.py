@@ -41,9 +41,9 @@ class Posterior:
         constants = stores[0].load_constants()
         first = stores[0].load(self._draws[0][1])
         given = constants | first
-        for name, buffer in module.named_buffers():
-            if buffer.numel() == 0 and name in given:  # its shape is known from the data only
-                buffer.resize_(given[name].shape)
+        for name, tensor in [*module.named_buffers(), *module.named_parameters()]:
+            if tensor.numel() == 0 and name in given:  # its shape is known from the data only
+                tensor.data = tensor.data.new_empty(given[name].shape)
         state = module.state_dict()
         wrong = sorted(
             name

@@ -1,0 +1,87 @@
+"""What every draw leaves in memory for the diagnostics: some weights, forces and predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_sgmcmc.diagnostics import gradient_of_potential
+from lightning_sgmcmc.module import SGMCMCModule
+
+Array = NDArray[np.float64]
+
+#: Weights that are followed, of all chains together, and the fewest of each.
+_WEIGHTS, _FEWEST = 1024, 16
+
+
+class Probes:
+    """Traces of weights spread evenly over the network, of grad U there, and of predictions.
+
+    Args:
+        module: The module that is sampled.
+    """
+
+    def __init__(self, module: SGMCMCModule) -> None:
+        sizes = {name: value.numel() for name, value in module.chain_state(0).items()}
+        ends = np.cumsum(list(sizes.values()))
+        count = max(_FEWEST, _WEIGHTS // module.num_chains)
+        chosen = np.unique(np.linspace(0, ends[-1] - 1, count).astype(int))
+        layers = np.searchsorted(ends, chosen, side="right")
+        names = list(sizes)
+        self._places = [
+            torch.from_numpy(chosen[layers == i] - (ends[i] - sizes[name]))
+            for i, name in enumerate(names)
+        ]
+        #: Names such as ``net.0.weight[17]`` of the weights that are followed.
+        self.names = [
+            f"{name}[{place}]"
+            for name, places in zip(names, self._places, strict=True)
+            for place in places.tolist()
+        ]
+        #: How many of them lie in each tensor.
+        self.layers = {n: len(p) for n, p in zip(names, self._places, strict=True) if len(p)}
+        self._traces: dict[str, list[Tensor]] = {"weights": [], "forces": [], "predictions": []}
+
+    def record(self, module: SGMCMCModule, predictions: Tensor | None) -> None:
+        """Take in the present state as a draw.
+
+        Args:
+            module: The module; grad U is taken on a minibatch that has not moved the chain yet.
+            predictions: [P] or [K, P], or None.
+        """
+        sampler, target = module.sampler, module.target
+        self._traces["weights"].append(self._pick(sampler.params, sampler.lead))
+        if module.stream is not None and target is not None:
+            batch = module.stream.at(module.global_step)
+            forces = gradient_of_potential(target, [batch])
+            self._traces["forces"].append(self._pick(forces, sampler.lead))
+        if predictions is not None:
+            self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
+
+    def _pick(self, tensors: list[Tensor], lead: int) -> Tensor:
+        rows = tensors[0].shape[0] if lead else 1
+        parts = [
+            t.detach().reshape(rows, -1)[:, places.to(t.device)]
+            for t, places in zip(tensors, self._places, strict=True)
+        ]
+        return torch.cat(parts, dim=1).double().cpu()
+
+    def trace(self, kind: str) -> Array:
+        """Return ``"weights"``, ``"forces"`` or ``"predictions"`` of all draws, [K, D, ...].
+
+        Empty, [0, 0, 0], where nothing of the kind was recorded.
+        """
+        rows = self._traces[kind]
+        return torch.stack(rows, dim=1).numpy() if rows else np.empty((0, 0, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the traces, as tensors."""
+        return {kind: list(rows) for kind, rows in self._traces.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the traces."""
+        self._traces = {kind: list(rows) for kind, rows in state.items()}
