@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_sgmcmc import Sampler, Target
+from lightning_sgmcmc.statistics import PerExample
 
 N = 40
 
@@ -38,7 +40,17 @@ class Problem:
         return self.x[rows], self.y[rows]
 
     def target(self, prior: Any = None) -> Target:
-        return Target(self.nll, self.params, N, prior)
+        target = Target(self.nll, self.params, N, prior)
+        names = [name for name, _ in self.net.named_parameters()]
+        target.per_example = PerExample(self.net, names, self.params, self.nll)
+        target.draw_labels = self.draw_labels
+        return target
+
+    def draw_labels(self, batch: Any, uniforms: Tensor) -> Any:
+        """Return the batch with labels that fall where a uniform number meets the model's CDF."""
+        with torch.no_grad():
+            below = self.net(batch[0]).softmax(-1).cumsum(-1) < uniforms
+        return batch[0], below.sum(-1).clamp_max(2)
 
     def run(self, optimizer: torch.optim.Optimizer, steps: int) -> Tensor:
         """Take steps, return the weights as one vector."""
@@ -48,14 +60,19 @@ class Problem:
                 batch = (self.x, self.y)
             self.step_number += 1
 
-            def closure(batch: Any = batch) -> Tensor:
-                optimizer.zero_grad()
-                loss = self.nll(batch).mean()
-                loss.backward()
-                return loss
-
+            recording: Callable[[], Any] = nullcontext
             if isinstance(optimizer, Sampler) and optimizer.target is not None:
                 optimizer.target.use(batch)
+                if "per_example" in optimizer.needs:
+                    recording = optimizer.target.recording
+
+            def closure(batch: Any = batch, recording: Any = recording) -> Tensor:
+                optimizer.zero_grad()
+                with recording():
+                    loss = self.nll(batch).mean()
+                    loss.backward()
+                return loss
+
             optimizer.step(closure)
         return self.weights()
 

@@ -18,10 +18,15 @@ from lightning_sgmcmc import (
     HASGLD,
     HMC,
     PSGLD,
+    SGFS,
     SGHMC,
     SGLD,
     SGNHT,
+    BlockFisher,
+    DiagonalFisher,
+    FullFisher,
     GaussianPrior,
+    NaturalLangevin,
     RMSProp,
     Sampler,
 )
@@ -44,6 +49,20 @@ SAMPLERS: dict[str, Build] = {
     "HMC-RMSProp": lambda p, **kw: HMC(
         p, 1e-4, leapfrog_steps=3, target_acceptance=None, preconditioner=RMSProp(eps=0.1), **kw
     ),
+    "NaturalLangevin": lambda p, **kw: NaturalLangevin(p, 1e-3, eps=0.1, **kw),
+    "NaturalLangevin-model": lambda p, **kw: NaturalLangevin(
+        p, 1e-3, eps=0.1, labels="model", memory=0.9, **kw
+    ),
+    "SGLD-DiagonalFisher": lambda p, **kw: SGLD(
+        p, 1e-3, preconditioner=DiagonalFisher(eps=0.1), **kw
+    ),
+    "SGLD-FullFisher": lambda p, **kw: SGLD(p, 1e-3, preconditioner=FullFisher(eps=0.1), **kw),
+    "SGHMC-BlockFisher": lambda p, **kw: SGHMC(
+        p, 1e-4, preconditioner=BlockFisher(eps=0.1, blocks="unit"), **kw
+    ),
+    "SGFS": lambda p, **kw: SGFS(p, 1e-2, floor=0.1, **kw),
+    "SGFS-diagonal": lambda p, **kw: SGFS(p, 1e-2, variant="diagonal", **kw),
+    "SGFS-block": lambda p, **kw: SGFS(p, 1e-2, variant="block", b=0.5, floor=0.1, **kw),
     "HAMCMC": lambda p, **kw: HAMCMC(p, 1e-2, **kw),
     "HASGLD": lambda p, **kw: HASGLD(p, 1e-2, **kw),
     "HASGLD-slots": lambda p, **kw: HASGLD(p, 1e-2, slots=3, memory=3, **kw),
@@ -342,7 +361,9 @@ def test_nothing_moves_before_an_error(name: str) -> None:
     if "second_gradient" in sampler.needs:
         unmoved(problem, sampler, "needs a second gradient .* closure that returns the loss")
         unmoved(problem, sampler, "needs a second gradient", lambda: None)
-    if "target" in sampler.needs:
+    if "per_example" in sampler.needs:
+        unmoved(problem, sampler, "no per-example gradients were recorded")
+    if sampler.needs & {"target", "per_example"}:
         sampler.target = None
         unmoved(problem, sampler, r"needs sampler.attach\(target\)")
 
@@ -385,12 +406,14 @@ def test_needs_end_with_burn_in(name: str) -> None:
     sampler = chain(name, problem)
     pairs = {"second_gradient"} if name.startswith(("HAMCMC", "HASGLD")) else set()
     first = {"PSGLD-gamma": {"target"}}.get(name, pairs)
+    if "Fisher" in name or name.startswith(("SGFS", "NaturalLangevin")):
+        first = {"per_example"}
     assert sampler.needs == first
     sampler.freeze()
     if name == "HASGLD-paper":
         assert sampler.needs == {"second_gradient"}
     else:
-        assert "second_gradient" not in sampler.needs
+        assert not sampler.needs & {"second_gradient", "per_example"}
 
 
 def test_step_returns_the_loss_at_the_old_weights() -> None:
