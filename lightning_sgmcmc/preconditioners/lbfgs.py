@@ -36,16 +36,25 @@ class LBFGSOperator:
         changes: The gradient changes y along them, each [..., d].
         gamma: Positive scale of B_0, [..., 1].
         r: Damping threshold in (0, 1).
+        spare: Memory to use for Z if it has the size.
     """
 
     def __init__(
-        self, steps: Sequence[Tensor], changes: Sequence[Tensor], gamma: Tensor, r: float
+        self,
+        steps: Sequence[Tensor],
+        changes: Sequence[Tensor],
+        gamma: Tensor,
+        r: float,
+        spare: Tensor | None = None,
     ) -> None:
         self.gamma, self.count = gamma, len(steps)
-        self._rows: Tensor | None = None
+        self.rows: Tensor | None = None
         if not steps:
             return
-        rows = self._rows = torch.stack([*steps, *changes], dim=-2)
+        shape = (*steps[0].shape[:-1], 2 * len(steps), steps[0].shape[-1])
+        reuse = spare is not None and spare.shape == shape
+        rows = torch.stack([*steps, *changes], dim=-2, out=spare if reuse else None)
+        self.rows = rows
         scale, gram = gamma.double(), (rows @ rows.mT).double()
         units = torch.eye(2 * self.count).to(gram)
         past: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
@@ -75,27 +84,33 @@ class LBFGSOperator:
     @property
     def steps(self) -> list[Tensor]:
         """The moves s, oldest first."""
-        return [] if self._rows is None else list(self._rows.unbind(-2)[: self.count])
+        return [] if self.rows is None else list(self.rows.unbind(-2)[: self.count])
 
     @property
     def changes(self) -> list[Tensor]:
         """The changes y, oldest first."""
-        return [] if self._rows is None else list(self._rows.unbind(-2)[self.count :])
+        return [] if self.rows is None else list(self.rows.unbind(-2)[self.count :])
 
     def apply(self, vector: Tensor) -> Tensor:
         """Return G times a vector [..., d]."""
-        if self._rows is None:
+        if self.rows is None:
             return vector / self.gamma
-        inner = _dense(self._product, _dense(self._rows, vector))
-        return (vector / self.gamma).add_(_dense(self._rows.mT, inner))
+        inner = _dense(self._product, _dense(self.rows, vector))
+        return _add_rows_(vector / self.gamma, self.rows, inner)
 
     def root(self, vector: Tensor) -> Tensor:
         """Return S times a vector [..., d]."""
-        if self._rows is None:
+        if self.rows is None:
             return vector / self.gamma.sqrt()
-        inner = _dense(self._root, _dense(self._rows, vector))
-        moves = self._rows[..., : self.count, :].mT
-        return (vector / self.gamma.sqrt()).add_(_dense(moves, inner))
+        inner = _dense(self._root, _dense(self.rows, vector))
+        return _add_rows_(vector / self.gamma.sqrt(), self.rows[..., : self.count, :], inner)
+
+
+def _add_rows_(vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Add the rows [..., m, d], weighted by [..., m], to a vector [..., d] in place."""
+    if vector.dim() == 1:
+        return vector.addmv_(rows.T, weights)
+    return vector.add_(_dense(rows.mT, weights))
 
 
 def _dense(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -208,10 +223,10 @@ class AveragedLBFGS(Preconditioner):
         decayed: float = c1 * (self._count + c2) ** -power
         return min(1.0, decayed)
 
-    def newest(self) -> LBFGSOperator:
-        """Return the operator of the pairs in memory, not averaged."""
+    def newest(self, spare: Tensor | None = None) -> LBFGSOperator:
+        """Return the operator of the pairs in memory, not averaged, in spare memory if any."""
         steps, changes = zip(*self._recent, strict=True) if self._recent else ((), ())
-        return LBFGSOperator(steps, changes, self._gamma, self.r)
+        return LBFGSOperator(steps, changes, self._gamma, self.r, spare)
 
     def observe(
         self, moved: Sequence[Tensor], change: Sequence[Tensor], noise: NoiseStream
@@ -234,9 +249,12 @@ class AveragedLBFGS(Preconditioner):
             self._operators.append(self.newest())
         else:
             chosen = [i for i in range(self.slots) if rate == 1 or float(noise.uniform()) < rate]
-            newest = self.newest() if chosen else None
+            if not chosen:
+                return
+            left = [op for i, op in enumerate(self._operators) if i not in chosen]
+            replaced = self._operators[chosen[0]]
+            newest = self.newest(None if replaced in left else replaced.rows)
             for i in chosen:
-                assert newest is not None
                 self._operators[i] = newest
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
@@ -244,7 +262,9 @@ class AveragedLBFGS(Preconditioner):
         vector = flatten(vectors, self.lead)
         total: Tensor | None = None
         for weight, operator in zip(self._weights, self._operators, strict=True):
-            product = operator.apply(vector).mul_(weight)
+            product = operator.apply(vector)
+            if weight != 1:
+                product.mul_(weight)
             total = product if total is None else total.add_(product)
         assert total is not None
         return unflatten(total, vectors, self.lead)
@@ -253,7 +273,9 @@ class AveragedLBFGS(Preconditioner):
         """Draw sum_j sqrt(w_j) S_j z_j."""
         total: Tensor | None = None
         for weight, operator in zip(self._weights, self._operators, strict=True):
-            eta = operator.root(flatten(stream.increments(), self.lead)).mul_(weight**0.5)
+            eta = operator.root(flatten(stream.increments(), self.lead))
+            if weight != 1:
+                eta.mul_(weight**0.5)
             total = eta if total is None else total.add_(eta)
         assert total is not None
         return unflatten(total, self._like, self.lead)
