@@ -22,6 +22,7 @@ from scipy.linalg import cholesky, solve_discrete_lyapunov, solve_triangular
 from torch import Tensor, nn
 
 from lightning_sgmcmc import (
+    HAMCMC,
     HASGLD,
     HMC,
     PSGLD,
@@ -61,14 +62,14 @@ class Law:
         M: Drift [D, D].
         Q: Covariance of the injected noise [D, D].
         gain: How the noise of grad U enters [D, d].
-        aside: Covariance [D - d, D - d] of the other components at the start, where they are
-            independent of theta.
+        begin: Makes the covariance [D, D] at the start from the stationary one of theta; None
+            where x is theta.
     """
 
     M: np.ndarray
     Q: np.ndarray
     gain: np.ndarray
-    aside: np.ndarray | None = None
+    begin: Callable[[np.ndarray], np.ndarray] | None = None
 
     def stationary(self, noise: NoiseLaw) -> np.ndarray:
         """Return P = M P M' + Q + gain V(P) gain', where the radius of M is below one."""
@@ -88,11 +89,15 @@ class Law:
     def start(self, noise: NoiseLaw) -> np.ndarray:
         """Return the covariance that a chain starts with."""
         P = self.stationary(noise)
-        if self.aside is not None:
-            d = self.gain.shape[1]
-            P[:d, d:] = P[d:, :d] = 0
-            P[d:, d:] = self.aside
-        return P
+        if self.begin is None:
+            return P
+        d = self.gain.shape[1]
+        return self.begin(P[:d, :d])
+
+    def advance(self, P: np.ndarray, noise: NoiseLaw) -> np.ndarray:
+        """Return the covariance of x one step later."""
+        d = self.gain.shape[1]
+        return self.M @ P @ self.M.T + self.Q + self.gain @ noise(P[:d, :d]) @ self.gain.T
 
     def joint(self, times: Sequence[int], noise: NoiseLaw) -> np.ndarray:
         """Return the covariance of theta at several steps after the start, one after another."""
@@ -104,8 +109,7 @@ class Law:
             if t in times:
                 factors.append(P[:, :d].copy())
                 blocks.append([f[:d] for f in factors])
-            V = self.gain @ noise(P[:d, :d]) @ self.gain.T
-            P = self.M @ P @ self.M.T + self.Q + V
+            P = self.advance(P, noise)
             factors = [self.M @ f for f in factors]
         size = len(times)
         result = np.zeros((size * d, size * d))
@@ -118,15 +122,16 @@ class Law:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a law depends on: A, the Hessian of U, the metric C, h = lr / N, T, the options, n."""
+    """What a law depends on: A, the Hessian of U, the metric C, h = lr / N, T, N and n."""
 
     A: np.ndarray
     C: np.ndarray
     h: float
-    temperature: float
-    options: dict[str, Any]
-    num_data: int
-    batch_size: int
+    temperature: float = 1.0
+    options: dict[str, Any] = field(default_factory=dict)
+    num_data: int = 1
+    batch_size: int = 1
+    prior_variance: float = np.inf
 
 
 def langevin(s: Setting) -> Law:
@@ -144,7 +149,39 @@ def baoab(s: Setting) -> Law:
     O = np.block([[eye, zero], [zero, mu * eye]])  # noqa: E741
     thermal = np.block([[zero, zero], [zero, (1 - mu**2) * s.temperature * s.C]])
     gain = A @ O @ A @ np.vstack([zero, dt * s.C])
-    return Law(A @ O @ A @ B, A @ thermal @ A.T, gain, s.temperature * s.C)
+
+    def begin(P: np.ndarray) -> np.ndarray:
+        return np.block([[P, zero], [zero, s.temperature * s.C]])
+
+    return Law(A @ O @ A @ B, A @ thermal @ A.T, gain, begin)
+
+
+def interleaved(s: Setting) -> Law:
+    """Langevin chains in turn, x = (theta_t, ..., theta_(t-M+1)), all started at one place."""
+    d, memory = len(s.A), s.options["memory"]
+    one = langevin(s)
+    M, Q = np.eye(memory * d, k=-d), np.zeros((memory * d, memory * d))
+    M[:d, -d:], Q[:d, :d] = one.M, one.Q
+    gain = np.zeros((memory * d, d))
+    gain[:d] = one.gain
+    return Law(M, Q, gain, lambda P: np.tile(P, (memory, memory)))
+
+
+def scoring(s: Setting) -> Law:
+    """theta <- theta - (2/gamma) K (grad U / N) + 2 alpha sqrt(T / (gamma N)) K b^(1/2) z.
+
+    SGFS with gamma = 1 + N / (n T), lr = 2 / (gamma (1 + alpha^2)), K^-1 = C^-1 + alpha^2 b, and
+    the prior's precision / (gamma N) in K^-1 where it is counted.
+    """
+    d, N = len(s.A), s.num_data
+    gamma = 1 + N / (s.batch_size * s.temperature)
+    alpha2 = 2 / (gamma * s.h * N) - 1
+    fisher = np.linalg.inv(s.C)
+    b = s.options.get("b", fisher)
+    b = b * np.eye(d) if np.isscalar(b) else b
+    counted = np.eye(d) / (gamma * N * s.prior_variance) if s.options.get("count_prior") else 0
+    gain = np.linalg.inv(fisher + alpha2 * b + counted) * 2 / (gamma * N)
+    return Law(np.eye(d) - gain @ s.A, alpha2 * gamma * N * s.temperature * gain @ b @ gain, gain)
 
 
 def invariant(s: Setting) -> Law:
@@ -196,6 +233,7 @@ CASES = [
     Case("HASGLD", HASGLD),
     Case("HASGLD-slots", HASGLD, options={"slots": 3, "memory": 1}, rows=10_000),
     Case("HASGLD-all", HASGLD, options={"slots": None}, rows=4_000),
+    Case("HAMCMC", HAMCMC, interleaved, {"memory": 3}),
     Case("SGLD-DOP", lambda p, **kw: SGLD(p, preconditioner=DiagonalFisher(), **kw)),
     Case("NaturalLangevin", NaturalLangevin),
     Case("NaturalLangevin-model", NaturalLangevin, options={"labels": "model"}),
@@ -207,9 +245,8 @@ CASES = [
 class Chains:
     """R chains of a sampler on a posterior, as one computation.
 
-    One chain learns C from exact gradients at draws of the posterior's Gaussian approximation;
-    frozen, that C is what all R chains get. Where each chain has a data set of its own, C is
-    learned on the first.
+    One chain learns C at draws of the posterior's Gaussian approximation; frozen, that C is what
+    all R chains get. Where each chain has a data set of its own, C is learned on the first.
 
     Args:
         case: The sampler.
@@ -222,6 +259,7 @@ class Chains:
         replacement: Whether these are drawn with replacement.
         noise: Covariance V of Gaussian noise added to the gradient of U, given C.
         dtype: The chains' floating-point type.
+        spread: Scale of the draws about the mode at which the metric is learned.
     """
 
     def __init__(
@@ -237,12 +275,13 @@ class Chains:
         replacement: bool = True,
         noise: Callable[[np.ndarray], np.ndarray] | None = None,
         dtype: torch.dtype = torch.float32,
+        spread: float = 1.0,
     ) -> None:
         self.case, self.posterior, self.temperature = case, posterior, temperature
         self.batch_size, self.replacement = batch_size, replacement
         self.generator = torch.Generator().manual_seed(seed)
         self.rng = np.random.default_rng(seed)
-        state, self.C = self._learn(seed)
+        state, self.C = self._learn(seed, spread)
         self.data = posterior.data(dtype)
         self.params = [
             torch.zeros(rows, 1, dtype=dtype, requires_grad=True),
@@ -282,7 +321,7 @@ class Chains:
             **self.case.options,
         )
 
-    def _learn(self, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+    def _learn(self, seed: int, spread: float) -> tuple[dict[str, Any], np.ndarray]:
         """Return the frozen state of one chain's preconditioner, and its dense C."""
         posterior = self.posterior if self.posterior.x.ndim == 2 else self.posterior.row(0)
         d = posterior.dim
@@ -293,16 +332,19 @@ class Chains:
         sampler.attach(target)
         target.use(data)
         mode, hessian = posterior.mode()
-        root = np.linalg.inv(np.linalg.cholesky(hessian))
+        root = spread * np.linalg.inv(np.linalg.cholesky(hessian))
 
         def closure() -> Tensor:
             sampler.zero_grad()
             with target.recording():
-                loss = target.mean_nll(data)
+                loss = target.mean_nll(target.batch)
                 loss.backward()
             return loss.detach()
 
         for _ in range(LEARNING_STEPS):
+            if self.batch_size is not None:
+                rows = self.rng.integers(posterior.num_data, size=self.batch_size)
+                target.use((data[0][rows], data[1][rows]))
             with torch.no_grad():
                 theta = torch.from_numpy(mode + self.rng.standard_normal(d) @ root)
                 flat_to(theta, params)
@@ -329,7 +371,16 @@ class Chains:
         assert isinstance(p, LinearRegression)
         h = self.sampler.param_groups[0]["lr"] / p.num_data
         n = self.batch_size or p.num_data
-        return Setting(p.precision, self.C, h, self.temperature, self.case.options, p.num_data, n)
+        return Setting(
+            p.precision,
+            self.C,
+            h,
+            self.temperature,
+            self.case.options,
+            p.num_data,
+            n,
+            p.prior_variance,
+        )
 
     @property
     def law(self) -> Law:
@@ -354,11 +405,11 @@ class Chains:
         with torch.no_grad():
             flat_to(torch.from_numpy(np.ascontiguousarray(theta)), self.params)
 
-    def start_stationary(self) -> None:
-        """Draw the starts from the stationary law of the discretised chain."""
-        P = self.law.start(self.noise_law())[: self.posterior.dim, : self.posterior.dim]
-        z = self.rng.standard_normal(self.theta.shape)
-        self.set(self.posterior.mode()[0] + z @ cholesky(P))
+    def start(self, covariance: np.ndarray) -> None:
+        """Draw the starts from a normal about the mode, with the leading block of a covariance."""
+        d = self.posterior.dim
+        z = self.rng.standard_normal((len(self.params[0]), d))
+        self.set(self.posterior.mode()[0] + z @ cholesky(covariance[:d, :d]))
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         if self.batch_size is None:
@@ -471,11 +522,73 @@ def check_law(
         AssertionError: As :func:`assert_normal`.
     """
     chains = Chains(case, posterior, case.rows, fraction=min(fraction, case.fraction), **kwargs)
-    chains.start_stationary()
+    chains.start(chains.law.start(chains.noise_law()))
     times = [steps] + [steps + lag for lag in lags if case.linear]
     looks = [chains.step(b - a) for a, b in zip([0, *times], times, strict=False)]
     mean = np.tile(posterior.mean, len(times))
     assert_normal(np.hstack(looks) - mean, chains.law.joint(times, chains.noise_law()))
+
+
+def check_moments(
+    case: Case,
+    posterior: LinearRegression,
+    *,
+    batch_size: int = 4,
+    replacement: bool = True,
+    stated: bool = True,
+    lags: Sequence[int] = (0, 1, 2, 5, 10),
+    steps: int = 40,
+    seed: int = 5,
+) -> None:
+    """Run on real minibatches and compare E[theta] and E[theta_t+k theta_t'] = M^k P with the law.
+
+    The step is a large one at which the variance is at most twice the target's, on average over
+    the target's whitened coordinates, in which everything is compared.
+
+    Args:
+        case: The sampler.
+        posterior: A Gaussian posterior.
+        batch_size: n.
+        replacement: Whether minibatches are drawn with replacement.
+        stated: Whether the law takes them to be.
+        lags: The lags k.
+        steps: Steps over which each chain averages.
+        seed: Seed of everything.
+
+    Raises:
+        AssertionError: As :func:`assert_close`.
+    """
+    chains = Chains(
+        case, posterior, case.rows, batch_size=batch_size, replacement=replacement, seed=seed
+    )
+    noise = posterior.minibatch_noise(batch_size, stated)
+    d, root = posterior.dim, cholesky(posterior.precision, lower=True)
+    for fraction in (0.3, 0.1, 0.03, 0.01):
+        chains.set_step(fraction)
+        law = chains.law
+        try:
+            P = law.stationary(noise)
+        except ValueError:
+            continue
+        if np.trace(posterior.precision @ P[:d, :d]) < 2 * d:
+            break
+    else:
+        raise ValueError(f"{case.name} has no step that such minibatches leave stable")
+    P = law.start(noise)
+    chains.start(P)
+    path, expected = [], np.zeros((len(lags), d, d))
+    for t in range(steps):
+        path.append((chains.step() - posterior.mean) @ root)
+        P = law.advance(P, noise)
+        for i, lag in enumerate(lags):
+            if t < steps - lag:
+                later = (np.linalg.matrix_power(law.M, lag) @ P)[:d, :d]
+                expected[i] += root.T @ later @ root / (steps - lag)
+    z = np.stack(path)
+    assert_close(z.mean(0), np.zeros(d), "mean")
+    for i, lag in enumerate(lags):
+        products = np.einsum("tri,trj->rij", z[lag:], z[: steps - lag]) / (steps - lag)
+        assert_close(products, expected[i], f"autocovariance at lag {lag}")
 
 
 def assert_normal(states: np.ndarray, covariance: np.ndarray) -> None:

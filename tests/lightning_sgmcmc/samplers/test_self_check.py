@@ -119,8 +119,8 @@ def test_an_adapting_metric_without_gamma_leaves_the_law() -> None:
     options = {"alpha": 0.9, "eps": 0.02}
     unit = LinearRegression.with_posterior(np.eye(2))
     check_law(Case("frozen", PSGLD, options=options), unit, fraction=0.01, steps=500, lags=())
+    wrong = Case("dropped Gamma", Unfrozen, options=options)
     with pytest.raises(AssertionError, match="not of the stated law"):
-        wrong = Case("dropped Gamma", Unfrozen, options=options)
         check_law(wrong, unit, fraction=0.01, steps=500, lags=())
 
 

@@ -22,6 +22,7 @@ from tests.harness import (
     Setting,
     baoab,
     check_law,
+    interleaved,
     invariant,
     langevin,
 )
@@ -42,12 +43,12 @@ def test_stays_in_its_law(case: Case, posterior: LinearRegression) -> None:
 
 @each_linear_sampler
 def test_counts_gradient_noise(case: Case) -> None:
-    check_law(case, SCALES, noise=lambda C: NOISE, seed=2)
+    check_law(case, SCALES, noise=lambda C: NOISE, steps=50, seed=2)
 
 
 @each_sampler
 def test_follows_the_temperature(case: Case) -> None:
-    check_law(case, SCALES, temperature=0.3, fraction=0.2, seed=3)
+    check_law(case, SCALES, temperature=0.3, fraction=0.2, steps=50, seed=3)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.95])
@@ -67,7 +68,7 @@ def test_kinetic_temperature_is_that_of_the_law(mu: float) -> None:
     chains = Chains(case, SCALES, 20_000, fraction=0.25)
     expected = np.trace(chains.law.stationary(chains.noise_law())[2:, 2:]) / 2
     assert expected == pytest.approx(1.0, abs=1e-9)
-    chains.start_stationary()
+    chains.start(chains.law.start(chains.noise_law()))
     assert chains.sampler.kinetic_temperature() is None
     chains.step(60)
     measured = chains.sampler.kinetic_temperature()
@@ -81,18 +82,19 @@ def test_langevin_law_is_the_closed_form() -> None:
     """P = (A - (h/2) A C A)^-1, and (1 + h C V / 2) / (a (1 - h a C / 2)) with noise."""
     C, h = np.diag([0.7, 0.02]), 0.1
     A = CORRELATED.precision
-    P = langevin(Setting(A, C, h, 1.0, {}, 10, 10)).stationary(lambda P: np.zeros((2, 2)))
+    P = langevin(Setting(A, C, h)).stationary(lambda P: np.zeros((2, 2)))
     np.testing.assert_allclose(P, np.linalg.inv(A - h / 2 * A @ C @ A), rtol=1e-12)
-    law = langevin(Setting(SCALES.precision, C, h, 1.0, {}, 10, 10))
+    law = langevin(Setting(SCALES.precision, C, h))
     a, g, v = 100.0, 0.02, 400.0
     exact = (1 + h * g * v / 2) / (a * (1 - h * a * g / 2))
     np.testing.assert_allclose(law.stationary(lambda P: NOISE)[1, 1], exact, rtol=1e-12)
 
 
-@pytest.mark.parametrize("law", [langevin, baoab, invariant])
+@pytest.mark.parametrize("law", [langevin, baoab, interleaved, invariant])
 def test_joint_law_in_stationarity_is_m_to_the_lag_times_p(law: object) -> None:
     """With theta and w started together, cov(theta_t+k, theta_t) = (M^k P) restricted to theta."""
-    s = Setting(CORRELATED.precision, np.diag([0.5, 0.1]), 0.1, 1.0, {"momentum": 0.8}, 10, 10)
+    options = {"momentum": 0.8, "memory": 3}
+    s = Setting(CORRELATED.precision, np.diag([0.5, 0.1]), 0.1, options=options)
     found = law(s)  # type: ignore[operator]
     P = found.stationary(lambda P: NOISE)
     joint = found.joint((400, 403), lambda P: NOISE)
