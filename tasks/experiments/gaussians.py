@@ -1,0 +1,303 @@
+"""Samplers on 2-D Gaussians: covariance error against autocorrelation time, and closed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import solve_discrete_lyapunov
+from torch import Tensor
+
+from lightning_sgmcmc import SGHMC, Sampler
+from lightning_sgmcmc.diagnostics import autocorrelation_time
+from lightning_sgmcmc.figures import new_figure
+from tasks.experiments.loop import Array, sample
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Make = Callable[[list[Tensor], float], Sampler]
+
+
+class NoisyGradient:
+    """A (theta - 0) plus N(0, sd^2 I), the same noise where a step is asked for twice."""
+
+    def __init__(self, covariance: Array, sd: float, seed: int) -> None:
+        self.precision = torch.from_numpy(np.linalg.inv(covariance))
+        self.sd, self._generator = sd, torch.Generator().manual_seed(seed)
+        self._noise: tuple[int, Tensor] = (-1, torch.zeros(()))
+
+    def __call__(self, theta: Tensor, step: int) -> Tensor:
+        """Return the gradient at theta [..., d]."""
+        if self.sd and self._noise[0] != step:
+            noise = torch.randn(theta.shape, generator=self._generator, dtype=theta.dtype)
+            self._noise = (step, self.sd * noise)
+        exact: Tensor = theta @ self.precision
+        return exact + self._noise[1] if self.sd else exact
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x <- M x + noise of covariance Q; the first coordinates of x are the weights."""
+
+    M: Array
+    Q: Array
+
+    @property
+    def stable(self) -> bool:
+        """Whether every eigenvalue of M lies inside the unit circle."""
+        return bool(np.abs(np.linalg.eigvals(self.M)).max() < 1)
+
+    def law(self, d: int) -> tuple[Array, Array]:
+        """Return stationary covariance [d, d] and integrated autocorrelation times [d].
+
+        P = M P M' + Q, and 1/2 + sum over t >= 1 of (M^t P)_ii / P_ii.
+        """
+        P: Array = np.asarray(solve_discrete_lyapunov(self.M, self.Q), dtype=np.float64)
+        total = self.M @ np.linalg.solve(np.eye(len(P)) - self.M, P)
+        times: Array = 0.5 + np.diag(total)[:d] / np.diag(P)[:d]
+        return P[:d, :d], times
+
+
+def langevin(covariance: Array, h: float, C: Array, sd: float) -> Linear:
+    """Return SGLD's chain with a constant C: M = I - h C A, Q = 2 h C + (h sd)^2 C C."""
+    A = np.linalg.inv(covariance)
+    return Linear(np.eye(len(A)) - h * C @ A, 2 * h * C + (h * sd) ** 2 * C @ C)
+
+
+def underdamped(covariance: Array, h: float, momentum: float, sd: float) -> Linear:
+    """Return the chain of ``SGHMC``, BAOAB on (theta, w), with C = I and lr = h, N = 1."""
+    A, one = np.linalg.inv(covariance), np.eye(len(covariance))
+    r = np.sqrt(2 * h / (1 + momentum))
+    half = r * (1 + momentum) / 2
+    M = np.block([[one - half * r * A, half * one], [-momentum * r * A, momentum * one]])
+    n = np.vstack([half * r * one, momentum * r * one]) * sd
+    z = np.vstack([r / 2 * one, one]) * np.sqrt(1 - momentum**2)
+    return Linear(M, n @ n.T + z @ z.T)
+
+
+def adapted(variances: Array, h: float, eps: float, sd: float) -> Array:
+    """Return C where a slowly adapting RMSProp metric settles on a diagonal Gaussian.
+
+    g = 1 / (eps + sqrt(P/variance^2 + sd^2)) with P the variance of the chain that g makes.
+    """
+    a = 1 / variances
+    g = np.sqrt(variances)
+    for _ in range(200):
+        P = (2 * h * g + (h * sd * g) ** 2) / (1 - np.minimum((1 - h * g * a) ** 2, 0.999))
+        g = 0.5 * g + 0.5 / (eps + np.sqrt(a * a * P + sd * sd))
+    C: Array = np.diag(g)
+    return C
+
+
+def matrices(sampler: Sampler) -> Array:
+    """Return the matrix C of every chain, [K, d, d]; K = 1 for a single one."""
+    (theta,) = sampler.params
+    columns = []
+    for unit in torch.eye(theta.shape[-1], dtype=theta.dtype):
+        (column,) = sampler.preconditioner.apply_([unit.expand_as(theta).clone()])
+        columns.append(column.reshape(-1, theta.shape[-1]).numpy().copy())
+    return np.stack(columns, axis=-1)
+
+
+def error(covariance: Array, estimate: Array) -> float:
+    """Return the mean absolute error over the entries, the papers' measure."""
+    return float(np.abs(estimate - covariance).mean())
+
+
+def run(
+    covariance: Array,
+    make: Make,
+    h: float,
+    *,
+    chains: int | None,
+    steps: int,
+    burn_in: int,
+    sd: float = 0.0,
+    freeze: bool = True,
+    seed: int = 0,
+    label: str = "",
+) -> tuple[Array, Sampler]:
+    """Start chains in the target and return their draws, [K, steps - burn_in, d].
+
+    Args:
+        covariance: Of the target N(0, covariance).
+        make: Builds the sampler from its parameters and the step size on the sum (N = 1).
+        h: The step size.
+        chains: K stacked chains; None for a single one.
+        steps: Steps in all.
+        burn_in: Steps before the first draw.
+        sd: Standard deviation of the gradient's noise.
+        freeze: Freeze C where burn-in ends.
+        seed: Of starts and noise.
+        label: Of the progress bar.
+    """
+    generator = np.random.default_rng(seed)
+    size = () if chains is None else (chains,)
+    start = generator.multivariate_normal(np.zeros(len(covariance)), covariance, size)
+    theta = torch.from_numpy(start).requires_grad_()
+    sampler = make([theta], h)
+    sampler.num_data = 1
+    if chains is not None:
+        sampler.stack(one_generator=True)
+    draws = sample(
+        sampler,
+        steps=steps,
+        gradient=NoisyGradient(covariance, sd, seed),
+        burn_in=burn_in,
+        freeze=freeze,
+        label=label,
+    )
+    return draws, sampler
+
+
+def measure(covariance: Array, draws: Array, groups: int) -> dict[str, Any]:
+    """Return covariance error and autocorrelation time of draws [K, draws, d].
+
+    The error is that of the sample covariance of a group's chains together, the autocorrelation
+    time (1/2 + sum of the autocorrelations) the mean over coordinates; both with the standard
+    error over groups.
+    """
+    errors, times = [], []
+    for chains in np.array_split(draws, groups):
+        errors.append(error(covariance, np.cov(chains.reshape(-1, chains.shape[-1]).T)))
+        times.append(float(autocorrelation_time(chains, "psgld").mean()))
+    root = np.sqrt(max(groups - 1, 1))
+    return {
+        "error": float(np.mean(errors)),
+        "error_se": float(np.std(errors) / root) if groups > 1 else None,
+        "act": float(np.mean(times)),
+        "act_se": float(np.std(times) / root) if groups > 1 else None,
+        "covariance": np.cov(draws.reshape(-1, draws.shape[-1]).T).tolist(),
+    }
+
+
+def predicted(covariance: Array, chains: Sequence[Linear]) -> dict[str, Any]:
+    """Return the closed forms of the same numbers, averaged over chains with different C."""
+    d = len(covariance)
+    if not all(chain.stable for chain in chains):
+        return {"stable": False}
+    laws = [chain.law(d) for chain in chains]
+    mean: Array = np.mean([law[0] for law in laws], axis=0)
+    return {
+        "stable": True,
+        "error": error(covariance, mean),
+        "act": float(np.mean([law[1] for law in laws])),
+        "covariance": mean.tolist(),
+    }
+
+
+def frozen(sampler: Sampler, covariance: Array, h: float, sd: float) -> list[Linear]:
+    """Return the linear chains that a Langevin sampler with constant C is."""
+    return [langevin(covariance, h, C, sd) for C in matrices(sampler)]
+
+
+def momentum_chain(sampler: Sampler, covariance: Array, h: float, sd: float) -> list[Linear]:
+    """Return the linear chain that an ``SGHMC`` with C = I is."""
+    assert isinstance(sampler, SGHMC)
+    return [underdamped(covariance, h, sampler.momentum, sd)]
+
+
+def rows(results: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the rows of a finished study, none if it is not finished."""
+    content = results.get(name)
+    found: list[dict[str, Any]] = content["rows"] if content else []
+    return found
+
+
+def table(results: dict[str, Any], labels: dict[str, str]) -> str:
+    """Return Markdown: for each sampler and step size, found and closed form side by side."""
+    lines = [
+        "| sampler | h | covariance error | closed form | ACT | closed form |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, label in labels.items():
+        for row in rows(results, name) or [{}]:
+            lines.append(f"| {label} | " + " | ".join(_cells(row)) + " |")
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if not row:
+        return ["-"] * 5
+    closed = row.get("closed") or {}
+    if closed.get("stable") is False:
+        return [f"{row['h']:.4g}", "diverges", "unstable", "-", "-"]
+    return [
+        f"{row['h']:.4g}",
+        _with_error(row["error"], row["error_se"]),
+        f"{closed['error']:.4f}" if closed else "-",
+        _with_error(row["act"], row["act_se"], 2),
+        f"{closed['act']:.2f}" if closed else "-",
+    ]
+
+
+def _with_error(value: float, deviation: float | None, digits: int = 4) -> str:
+    text = f"{value:.{digits}f}"
+    return text if deviation is None else f"{text} ± {deviation:.{digits}f}"
+
+
+#: Line, marker and grey of each sampler in turn.
+STYLES = (
+    ("o-", "0.0"),
+    ("s--", "0.0"),
+    ("^:", "0.45"),
+    ("D-", "0.45"),
+    ("v--", "0.65"),
+    ("P-.", "0.25"),
+)
+
+
+def error_over_time(axes: Axes, results: dict[str, Any], labels: dict[str, str]) -> None:
+    """Draw covariance error over autocorrelation time, a line each; closed forms as crosses."""
+    for (name, label), (style, shade) in zip(labels.items(), STYLES, strict=False):
+        found = [row for row in rows(results, name) if "error" in row]
+        if not found:
+            continue
+        act = [row["act"] for row in found]
+        axes.loglog(act, [row["error"] for row in found], style, color=shade, label=label, ms=4)
+        exact = [row["closed"] for row in found if row.get("closed")]
+        if exact:
+            axes.plot(
+                [e["act"] for e in exact],
+                [e["error"] for e in exact],
+                "+",
+                color=shade,
+                ms=11,
+                mew=0.8,
+            )
+    axes.set_xlabel("integrated autocorrelation time (steps)")
+    axes.set_ylabel("mean absolute error of the covariance")
+    axes.plot([], [], "k+", ms=11, mew=0.8, label="closed form, infinitely many draws")
+    axes.grid(which="both", color="0.92")
+    axes.legend(fontsize="small")
+
+
+def paths(
+    panels: list[list[tuple[str, Array, NDArray[np.float64]]]],
+) -> Figure:
+    """Draw paths over their targets' contours.
+
+    Args:
+        panels: Rows of panels, each a title, the target's covariance and the states [n, 2].
+    """
+    figure = new_figure(2.9 * len(panels[0]), 2.9 * len(panels))
+    grid = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharex=True, sharey=True)
+    angle = np.linspace(0, 2 * np.pi, 200)
+    circle = np.stack([np.cos(angle), np.sin(angle)])
+    for row, line in zip(grid, panels, strict=True):
+        for axes, (title, covariance, states) in zip(row, line, strict=True):
+            root = np.linalg.cholesky(covariance)
+            axes.plot(states[:, 0], states[:, 1], ".-", color="0.6", lw=0.3, ms=2)
+            for size in (1, 2, 3):
+                axes.plot(*(size * root @ circle), color="k", lw=0.9)
+            axes.set_title(title, fontsize="small")
+        row[0].set_ylabel(r"$\theta_2$")
+    for axes in grid[-1]:
+        axes.set_xlabel(r"$\theta_1$")
+    return figure

@@ -1,0 +1,197 @@
+"""Regression on a table with a small net and a learned noise scale: a newcomer's first task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.module import SGMCMCModule
+from tasks.data.uci import UCIData
+from tasks.nets.mlp import MLP
+from tasks.regression import Batch, RegressionTask
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lightning_sgmcmc.callbacks import KeepDraws
+
+#: Test RMSE and mean test log-likelihood over the 20 splits: Hernandez-Lobato and Adams 2015 (PBP,
+#: 50 hidden units), Gal and Ghahramani 2016 (dropout) and Lakshminarayanan et al. 2017 (deep
+#: ensembles), as the last of them tabulates all three (Table 1).
+PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
+    "bostonHousing": {
+        "PBP": (3.01, -2.57),
+        "MC dropout": (2.97, -2.46),
+        "deep ensembles": (3.28, -2.41),
+    },
+    "concrete": {
+        "PBP": (5.67, -3.16),
+        "MC dropout": (5.23, -3.04),
+        "deep ensembles": (6.03, -3.06),
+    },
+    "energy": {
+        "PBP": (1.80, -2.04),
+        "MC dropout": (1.66, -1.99),
+        "deep ensembles": (2.09, -1.38),
+    },
+    "yacht": {
+        "PBP": (1.02, -1.63),
+        "MC dropout": (1.11, -1.55),
+        "deep ensembles": (1.58, -1.18),
+    },
+}
+
+
+class UCIRegression(RegressionTask):
+    """y ~ N(m + s f((x - a) / b), (sigma s)^2) with a, b, m, s the training rows' mean and scale.
+
+    The net sees standardised features and predicts the standardised target, so that one prior
+    suits any table; predictions, errors and densities are in the table's own units. Features that
+    are constant over the training rows are shifted only. log sigma is sampled with the weights
+    unless ``noise`` says otherwise.
+
+    Args:
+        *args: As for :class:`~tasks.regression.RegressionTask`, whose
+        **kwargs: keyword arguments these are; ``noise`` is ``"learned"`` by default.
+    """
+
+    x_mean: Tensor
+    x_scale: Tensor
+    y_mean: Tensor
+    y_scale: Tensor
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("noise", "learned")
+        super().__init__(*args, **kwargs)
+        # Their length is known from the data only.
+        for name in ("x_mean", "x_scale"):
+            self.register_buffer(name, torch.empty(0))
+        for name in ("y_mean", "y_scale"):
+            self.register_buffer(name, torch.ones(1))
+
+    def setup(self, stage: str) -> None:
+        """Take the net's inputs and the scales from the training rows."""
+        data = self._data()
+        x, y = data.tensors("train")
+        if isinstance(self.net, MLP):
+            self.net.build(x.shape[1])
+        scale = x.double().std(0)
+        scale[x.amax(0) == x.amin(0)] = 1.0
+        for name, value in (
+            ("x_mean", x.double().mean(0)),
+            ("x_scale", scale),
+            ("y_mean", y.double().mean(0)),
+            ("y_scale", y.double().std(0)),
+        ):
+            setattr(self, name, value.float().to(self.device))
+        super().setup(stage)
+
+    def _data(self) -> UCIData:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, UCIData):
+            raise TypeError(f"UCIRegression needs UCIData, got {type(data).__name__}")
+        return data
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the predicted target [B, 1] for features [B, D], in the table's units."""
+        output: Tensor = self.net((x - self.x_mean) / self.x_scale)
+        return self.y_mean + self.y_scale * output
+
+    def noise_shape(self, x: Tensor) -> Tensor:
+        """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""
+        return self.y_scale.expand(len(x), 1)
+
+    def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
+        """Return errors, log-likelihood, bands and CRPS, in the table's units.
+
+        The log-likelihood is that of the mixture over draws; bands are mean +- z times the root of
+        the draws' variance plus their mean noise variance.
+        """
+        found = super().metrics(prediction, batch)
+        kept = ("rmse", "mae", "crps", "coverage_50", "coverage_90", "coverage_95", "width_90")
+        return (
+            {name: found[name] for name in kept}
+            | {"log_likelihood": -found["nll"], "nll": found["nll"]}
+            | {"weights_share_of_variance": found["weights_share_of_variance"]}
+        )
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log the mean NLL of the current weights."""
+        SGMCMCModule.validation_step(self, batch, batch_idx)
+
+    def paper(self) -> dict[str, Any] | None:
+        """Return published means over the 20 splits, for a named set."""
+        data = self._data()
+        if data.name is None:
+            return None
+        return {
+            "source": "Lakshminarayanan, Pritzel, Blundell 2017, Table 1: mean test RMSE and "
+            "log-likelihood over the 20 splits",
+            "table": {
+                method: {"rmse": rmse, "log_likelihood": density}
+                for method, (rmse, density) in PUBLISHED[data.name].items()
+            },
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the data are, and the noise scale."""
+        data = self._data()
+        return super().describe() | {
+            "noise_scale": self.ensemble_sigma * float(self.y_scale),
+            "data": data.title,
+            "split": data.index,
+            "target": data.column,
+            "features": len(data.features),
+            "rows": {name: len(data.tensors(name)[0]) for name in ("train", "val", "test")},
+            "target_sd": float(data.tensors("test")[1].std(correction=0)),
+        }
+
+    def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
+        """Return rows of the table that a run prints last."""
+        metrics, details = results["metrics"], results["task_details"]
+        ensemble, last = metrics["ensemble"], metrics["last"]
+        rows = [
+            ("data", f"{details['data']}, split {details['split']}, target {details['target']}"),
+            (
+                "test RMSE",
+                f"{ensemble['rmse']:.4g} (one draw {last['rmse']:.4g}, the mean alone "
+                f"{details['target_sd']:.4g})",
+            ),
+            (
+                "test log-likelihood",
+                f"{ensemble['log_likelihood']:.4g} (one draw {last['log_likelihood']:.4g})",
+            ),
+            (
+                "coverage of 50, 90, 95 % bands",
+                ", ".join(f"{100 * ensemble[f'coverage_{p}']:.1f} %" for p in (50, 90, 95)),
+            ),
+            ("noise", f"{details['noise_scale']:.4g}, {details['noise_scale_from']}"),
+        ]
+        if results["paper"]:
+            table = results["paper"]["table"]
+            text = ", ".join(f"{m} {v['rmse']} ({v['log_likelihood']})" for m, v in table.items())
+            rows.append(("published, RMSE (log-lik.)", f"{text}; means of 20 splits"))
+        return rows
+
+    def figures(self, keep: KeepDraws) -> dict[str, Figure]:
+        """Return the test targets over their predictions, with 90 % bands."""
+        from lightning_sgmcmc.figures import new_figure
+
+        held = keep.held_out["test"]
+        prediction = keep.ensemble("test")
+        truth = held.examples[1].cpu().double().numpy()[:, 0]
+        mean = prediction.mean[:, 0].cpu().numpy()
+        noise = self.ensemble_sigma * float(self.y_scale)
+        band = 1.6449 * (prediction.std[:, 0] ** 2 + noise**2).sqrt().cpu().numpy()
+        figure = new_figure(5.5, 5)
+        axes = figure.subplots()
+        axes.errorbar(mean, truth, xerr=band, fmt="o", color="k", ecolor="0.7", ms=3, lw=1)
+        ends = [min(mean.min(), truth.min()), max(mean.max(), truth.max())]
+        axes.plot(ends, ends, color="0.4", ls=":")
+        column = self._data().column
+        axes.set_xlabel(f"predicted {column} with its 90 % band")
+        axes.set_ylabel(f"{column} in the test rows")
+        return {"predictions": figure}
