@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import pairwise
@@ -39,10 +40,14 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    DiagonalFisher,
     GaussianPrior,
+    NaturalLangevin,
     RMSProp,
     Sampler,
+    Target,
 )
+from lightning_sgmcmc.statistics import PerExample
 
 N = 60_000
 BATCH = 100
@@ -70,10 +75,24 @@ def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) 
     x = torch.rand(BATCH, 784, device=device)
     y = torch.randint(0, 10, (BATCH,), device=device)
 
+    recording: Callable[[], AbstractContextManager[None]] = nullcontext
+    if isinstance(optimizer, Sampler) and "per_example" in optimizer.needs:
+
+        def nll(batch: Any) -> torch.Tensor:
+            return functional.cross_entropy(net(batch[0]), batch[1], reduction="none")
+
+        target = Target(nll, optimizer.params, N, optimizer.prior)
+        names = [name for name, _ in net.named_parameters()]
+        target.per_example = PerExample(net, names, optimizer.params, nll)
+        target.use((x, y))
+        optimizer.attach(target)
+        recording = target.recording
+
     def closure() -> Any:
         optimizer.zero_grad()
-        loss = functional.cross_entropy(net(x), y)
-        torch.autograd.backward(loss)
+        with recording():
+            loss = functional.cross_entropy(net(x), y)
+            torch.autograd.backward(loss)
         return loss
 
     def step() -> None:
@@ -100,6 +119,11 @@ def methods(device: torch.device) -> dict[str, Step]:
         ),
         "PSGLD, adapting": step_of(lambda p: PSGLD(p, LR, eps=1e-3, **ours), device),
         "PSGLD, frozen": step_of(lambda p: PSGLD(p, LR, eps=1e-3, **ours), device, 5),
+        "DiagonalFisher, adapting": step_of(
+            lambda p: SGLD(p, LR, preconditioner=DiagonalFisher(), **ours), device
+        ),
+        "NaturalLangevin, adapting": step_of(lambda p: NaturalLangevin(p, LR, **ours), device),
+        "NaturalLangevin, frozen": step_of(lambda p: NaturalLangevin(p, LR, **ours), device, 5),
         "SGHMC": step_of(lambda p: SGHMC(p, LR, momentum=0.9, **ours), device),
         "SGHMC, RMSProp frozen": step_of(
             lambda p: SGHMC(p, LR, momentum=0.9, preconditioner=RMSProp(eps=1e-3), **ours),
