@@ -130,7 +130,7 @@ def diagnostics(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> di
             "effective_temperature": noise.total.effective,
             "layers": {name: tensor.ratio for name, tensor in noise.tensors.items()},
         }
-        if sampler.batches != "independent":  # there the law counts it
+        if not sampler.absorbs_gradient_noise:
             verdict["noise"] = noise
     result["mixing"] = summarise(
         traces["weights"],

@@ -62,6 +62,11 @@ class Toy(SGMCMCModule):
         residual = (y - self(x).squeeze(-1)) / NOISE
         return 0.5 * residual**2 + 0.5 * float(np.log(2 * np.pi * NOISE**2))
 
+    def draw_labels(self, batch_and_uniforms: Any) -> Any:
+        (x, _), uniforms = batch_and_uniforms
+        z = torch.special.ndtri(uniforms[..., 0]).to(x.dtype)
+        return x, self(x).squeeze(-1) + NOISE * z
+
     def predictive(self, batch: Any) -> Tensor:
         return self(batch[0]).squeeze(-1)
 

@@ -57,6 +57,8 @@ class Sampler(torch.optim.Optimizer):
     #: The minibatches for which the chain's law is stated: "independent" where it counts gradient
     #: noise, "full" where it allows none.
     batches: Literal["reshuffled", "independent", "full"] = "reshuffled"
+    #: The law holds with the minibatches' noise, which is not to be added to the temperature.
+    absorbs_gradient_noise = False
     #: What noise a step takes.
     increments: Increments = "gaussian"
 

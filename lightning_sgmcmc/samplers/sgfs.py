@@ -73,6 +73,7 @@ class SGFS(Sampler):
     """
 
     batches: Literal["reshuffled", "independent", "full"] = "independent"
+    absorbs_gradient_noise = True
 
     def __init__(
         self,

@@ -55,6 +55,8 @@ class SGNHT(SGHMC):
         ValueError: If momentum lies outside (0, 1) or thermostat is not positive.
     """
 
+    absorbs_gradient_noise = True
+
     def __init__(
         self,
         params: Iterable[Any],
