@@ -120,11 +120,6 @@ def plain_loader(loader: Any) -> Any:
     return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
 
 
-def prior_precision(sampler: Sampler) -> float:
-    """Return the largest curvature of -log p at the current weights."""
-    return sampler.prior.max_curvature(sampler.params)
-
-
 def schedule_factor(scheduler: Any) -> float:
     """Return the current step size of a scheduler relative to its first."""
     if isinstance(scheduler, LambdaLR):
@@ -147,6 +142,8 @@ def target_notes(sampler: Sampler, freeze: bool, stream: BatchStream | None) -> 
         notes.append("draws are kept while the preconditioner adapts, which changes the target")
     if sampler.prior.adaptive and not freeze:
         notes.append("draws are kept while the prior adapts: they are of a target that moves")
+    if sampler.prior.adaptive and not freeze:
+        notes.append("draws are kept while the prior adapts, so that the target still moves")
     if stream is not None and sampler.batches == "independent" != stream.sampling:
         notes.append(
             f"minibatches are {stream.sampling}, but {sampler.name} counts on independent ones "

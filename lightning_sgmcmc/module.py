@@ -443,9 +443,9 @@ class SGMCMCModule(L.LightningModule):
             sampler.freeze()
         if sampler.auto_lr or sampler.preconditioner.frozen:
             self._choose_step_size()
-        precision = checks.prior_precision(sampler)
         assert sampler.num_data is not None
-        sampler.preconditioner.check(sampler.lr, sampler.num_data, precision)
+        curvature = sampler.prior.max_curvature(sampler.params)
+        sampler.preconditioner.check(sampler.lr, sampler.num_data, curvature)
 
     def _choose_step_size(self) -> None:
         """Measure the largest stable step at the current weights; for ``lr="auto"``, take part."""
