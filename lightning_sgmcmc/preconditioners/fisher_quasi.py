@@ -50,6 +50,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
         self._units: list[tuple[int, int]] = []
         self._products: list[Tensor] = []  # J_0i
         self._means: list[Tensor] = []  # m_i
+        self._scratch: list[Tensor] = []
         self._params: list[Tensor] = []
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
@@ -70,6 +71,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
         self._units = list(units)
         self._products = [torch.zeros_like(self._params[w]) for w, _ in units]
         self._means = [torch.zeros_like(self._params[w]) for w, _ in units]
+        self._scratch = [torch.empty_like(self._params[w]) for w, _ in units]
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
         super()._learn(per_example, grads, rate)
@@ -106,9 +108,9 @@ class QuasiDiagonalFisher(DiagonalFisher):
         return self._onto_biases(super().noise(stream))
 
     def _onto_biases(self, vectors: list[Tensor]) -> list[Tensor]:
-        for (w, b), _, means in self._each_unit():
-            axes = list(range(self.lead + 1, means.dim()))
-            vectors[b].sub_((means * vectors[w]).sum(axes))
+        for ((w, b), _, means), scratch in zip(self._each_unit(), self._scratch, strict=True):
+            torch.mul(means, vectors[w], out=scratch)
+            vectors[b].sub_(scratch.sum(list(range(self.lead + 1, means.dim()))))
         return vectors
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:

@@ -24,6 +24,7 @@ class LayerPass:
     def __init__(self, layer: nn.Linear | nn.Conv2d, activation: Tensor, gradient: Tensor) -> None:
         self.layer, self.activation, self.gradient = layer, activation, gradient
         self.examples = gradient.shape[1]
+        self._squares: tuple[Tensor, Tensor] | None = None
 
     @property
     def single(self) -> bool:
@@ -38,6 +39,13 @@ class LayerPass:
             return self.activation, self.gradient
         patches = self._patches(0, self.examples)
         return patches.flatten(2), self.gradient.flatten(2)
+
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """Return a^2 and (g / B)^2 where :attr:`single`."""
+        if self._squares is None:
+            a, g = self.factors()
+            self._squares = a.square(), g.square()
+        return self._squares
 
     def gradients(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return the gradients of some examples.

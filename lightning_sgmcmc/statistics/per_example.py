@@ -64,6 +64,7 @@ class PerExample:
         self._reduce, self._world_size = reduce, world_size
         self._single = SingleExamples(module, nll)
         self._records = Records()
+        self._passes: dict[int, LayerPass] = {}
         self._examples: Examples | None = None
         self._verified = False
         self._layers: dict[int, nn.Linear | nn.Conv2d] = {}
@@ -113,6 +114,7 @@ class PerExample:
     def clear(self) -> None:
         """Forget what was recorded."""
         self._records.pairs.clear()
+        self._passes.clear()
         self._examples = None
 
     @property
@@ -230,13 +232,12 @@ class PerExample:
             if tap is None or not tap.single:
                 rest.append(i)
             else:
-                a, g = tap.factors()
-                squared = g.square()
+                a_squared, g_squared = tap.squares()
                 scale = rate * tap.examples
                 if i in self._is_bias:
-                    average.mul_(keep).add_(squared.sum(1).to(average.dtype), alpha=scale)
+                    average.mul_(keep).add_(g_squared.sum(1).to(average.dtype), alpha=scale)
                 else:
-                    accumulate_outer_(average.flatten(2), squared, a.square(), keep, scale)
+                    accumulate_outer_(average.flatten(2), g_squared, a_squared, keep, scale)
         self._add_from_chunks_([averages[i] for i in rest], rest, rest, keep, rate)
 
     def _add_products_(self, averages: list[Tensor], keep: float, rate: float) -> None:
@@ -247,9 +248,9 @@ class PerExample:
             if tap is None or self._pass(b) is None or not tap.single:
                 rest.append(place)
                 continue
-            a, g = tap.factors()
+            (a, _), (_, g_squared) = tap.factors(), tap.squares()
             average = averages[place].flatten(2)
-            accumulate_outer_(average, g.square(), a, keep, rate * tap.examples)
+            accumulate_outer_(average, g_squared, a, keep, rate * tap.examples)
         weights, biases = [pairs[i][0] for i in rest], [pairs[i][1] for i in rest]
         self._add_from_chunks_([averages[i] for i in rest], weights, biases, keep, rate)
 
@@ -281,6 +282,8 @@ class PerExample:
         number = self._layer_of.get(index)
         if number is None:
             return None
+        if number in self._passes:
+            return self._passes[number]
         passes = self._records.pairs.get(number, [])
         if len(passes) != 1:
             return None
@@ -289,7 +292,8 @@ class PerExample:
             a, g = a.unsqueeze(0), g.unsqueeze(0)
         if g.shape[1] != self.examples.count or a.shape[1] != self.examples.count:
             return None
-        return LayerPass(self._layers[number], a, g)
+        self._passes[number] = LayerPass(self._layers[number], a, g)
+        return self._passes[number]
 
     def _chunks(self, indices: Sequence[int]) -> Iterator[list[Tensor]]:
         passes = {i: self._pass(i) for i in indices}
