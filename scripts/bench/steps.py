@@ -37,6 +37,7 @@ from lightning_sgmcmc import (
     HASGLD,
     HMC,
     PSGLD,
+    SGFS,
     SGHMC,
     SGLD,
     SGNHT,
@@ -124,6 +125,9 @@ def methods(device: torch.device) -> dict[str, Step]:
         ),
         "NaturalLangevin, adapting": step_of(lambda p: NaturalLangevin(p, LR, **ours), device),
         "NaturalLangevin, frozen": step_of(lambda p: NaturalLangevin(p, LR, **ours), device, 5),
+        "SGFS diagonal, adapting": step_of(
+            lambda p: SGFS(p, LR, variant="diagonal", **ours), device
+        ),
         "SGHMC": step_of(lambda p: SGHMC(p, LR, momentum=0.9, **ours), device),
         "SGHMC, RMSProp frozen": step_of(
             lambda p: SGHMC(p, LR, momentum=0.9, preconditioner=RMSProp(eps=1e-3), **ours),
