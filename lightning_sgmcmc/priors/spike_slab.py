@@ -105,7 +105,7 @@ class SpikeAndSlabPrior(Prior):
         """Start all hyper-parameters anew."""
         super().attach(params, lead, names)
         first, self.updates = params[0], 0
-        self.rho = [torch.full_like(p, self.first_delta, requires_grad=False) for p in params]
+        self.rho = [torch.full_like(p, self.first_delta) for p in params]
         self._kappa0 = [(1 - rho) / self.v0 for rho in self.rho]
         self._kappa1 = [rho / self.v1 for rho in self.rho]
         self.delta = first.detach().new_full(first.shape[:lead], self.first_delta)
@@ -121,7 +121,7 @@ class SpikeAndSlabPrior(Prior):
         """
         self._residuals, self._num_data = sse, num_data
 
-    def _rates(self) -> list[tuple[Tensor, Tensor]]:
+    def rates(self) -> list[tuple[Tensor, Tensor]]:
         """Return kappa0 / sigma and kappa1 / sigma^2 of each tensor."""
         sigma = self.noise_variance.sqrt()
         return [
@@ -132,7 +132,7 @@ class SpikeAndSlabPrior(Prior):
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return log p(theta) given the hyper-parameters, differentiable in theta, [] or [K]."""
         parts = []
-        for p, (e, c) in zip(params, self._rates(), strict=True):
+        for p, (e, c) in zip(params, self.rates(), strict=True):
             tiny = c.clamp_min(torch.finfo(c.dtype).tiny)
             log_z = torch.special.erfcx(e / (2 * tiny).sqrt()).log() - 0.5 * tiny.log()
             parts.append(-e * p.abs() - 0.5 * c * p**2 - log_z - 0.5 * math.log(2 * math.pi))
@@ -142,12 +142,12 @@ class SpikeAndSlabPrior(Prior):
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float
     ) -> None:
         """Add ``scale`` times kappa1 theta / sigma^2 + kappa0 sign(theta) / sigma, in place."""
-        for g, p, (e, c) in zip(grads, params, self._rates(), strict=True):
+        for g, p, (e, c) in zip(grads, params, self.rates(), strict=True):
             g.addcmul_(c, p, value=scale).addcmul_(e, p.sign(), value=scale)
 
     def max_curvature(self, params: Sequence[Tensor]) -> float:
         """Return the largest kappa1 / sigma^2."""
-        return max(float(c.max()) for _, c in self._rates())
+        return max(float(c.max()) for _, c in self.rates())
 
     @torch.no_grad()
     def update(self, params: Sequence[Tensor]) -> None:

@@ -72,7 +72,7 @@ def test_updates_are_those_of_the_algorithm() -> None:
     np.testing.assert_allclose(found, rho, rtol=1e-10)
     assert float(prior.delta) == pytest.approx(delta, rel=1e-10)
     assert float(prior.noise_variance) == pytest.approx(variance, rel=1e-10)
-    (e, c), sigma = prior._rates()[0], variance**0.5
+    (e, c), sigma = prior.rates()[0], variance**0.5
     np.testing.assert_allclose(e.reshape(-1), kappa0[:6] / sigma, rtol=1e-10)
     np.testing.assert_allclose(c.reshape(-1), kappa1[:6] / variance, rtol=1e-10)
 

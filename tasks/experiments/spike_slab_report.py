@@ -1,0 +1,185 @@
+"""Scores, table and figure of the large-p-small-n regression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_sgmcmc.diagnostics import ess
+from lightning_sgmcmc.figures import new_figure
+from tasks.experiments.gibbs import gibbs
+from tasks.experiments.loop import Array
+from tasks.experiments.spike_slab_chains import THINNING, Chains, Data, Part
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+POINTS = 60
+#: Line, marker and grey of each method in turn.
+STYLES = (("-", "o", "0.0"), ("--", "s", "0.35"), (":", "^", "0.5"), ("-.", "D", "0.7"))
+
+
+def errors(mean: Array, part: Part) -> tuple[Array, Array]:
+    """Return mean squared and mean absolute error of the predictions of coefficients [K, p]."""
+    x, y = (each.numpy() for each in part)
+    residuals = y - np.einsum("knp,kp->kn", x, mean)
+    return (residuals**2).mean(1), np.abs(residuals).mean(1)
+
+
+def running_means(chains: Chains) -> tuple[NDArray[np.int64], Array]:
+    """Return gradients spent, [G], and means of the second half of the draws so far, [G, K, p]."""
+    draws = np.concatenate([chains.adapting, chains.sampled], axis=1)
+    adapting = chains.adapting.shape[1]
+    cost = THINNING * np.repeat(
+        [chains.cost_adapting, chains.cost_sampling], [adapting, chains.sampled.shape[1]]
+    )
+    last = np.unique(np.geomspace(1, draws.shape[1], POINTS).astype(int))
+    sums = np.concatenate([np.zeros_like(draws[:, :1]), draws.cumsum(1)], axis=1)
+    means = [(sums[:, m] - sums[:, m // 2]) / (m - m // 2) for m in last]
+    return cost.cumsum()[last - 1], np.stack(means)
+
+
+def scores(chains: Chains, data: Data, part: str, folder: Path, reference: int) -> dict[str, Any]:
+    """Return what chains reach, and write the curves and coefficients of the figure.
+
+    Args:
+        chains: On all data sets.
+        data: The data sets.
+        part: ``"test"``, or ``"validation"`` for choosing a step size.
+        folder: Where ``curves.npz`` goes.
+        reference: Draws of the exact posterior that the chains are compared with.
+    """
+    held_out: Part = getattr(data, part)
+    mean = chains.sampled.mean(1)
+    mse, mae = errors(mean, held_out)
+    found: dict[str, Any] = {"part": part, "mse": summary(mse), "mae": summary(mae)}
+    if not np.isfinite(mean).all():
+        return {"part": part, "diverged": True}
+    if part == "validation":
+        return found
+    gap = mean - data.beta
+    exact, deviation = gibbs(*data.train, chains.variance, *chains.rates, draws=reference)
+    spread = chains.sampled.std(1)
+    sizes = np.stack([ess(draws[None], "mean") for draws in chains.sampled])
+    gradients, means = running_means(chains)
+    curves = [errors(m, held_out) for m in means]
+    np.savez(
+        folder / "curves.npz",
+        gradients=gradients,
+        mse=np.stack([c[0] for c in curves]),
+        mae=np.stack([c[1] for c in curves]),
+        mean=mean,
+        exact=exact,
+        beta=data.beta,
+        truth=np.stack(errors(np.tile(data.beta, (len(mean), 1)), held_out)),
+    )
+    return found | {
+        "excess": summary(np.einsum("kp,pq,kq->k", gap, data.covariance, gap)),
+        "truth": [float(e.mean()) for e in errors(np.tile(data.beta, (len(mean), 1)), held_out)],
+        "coefficients": [summary(mean[:, j]) for j in range(3)],
+        "included": [int((chains.rho[:, j] > 0.5).sum()) for j in range(2)],
+        "false": int((chains.rho[:, 2:] > 0.5).sum()),
+        "first": [int((np.abs(mean).argsort(1)[:, -2:] == j).any(1).sum()) for j in range(2)],
+        "delta": summary(chains.delta),
+        "variance": summary(chains.variance.numpy()),
+        "gibbs_mean": float(np.sqrt((((mean - exact) / deviation) ** 2).mean())),
+        "gibbs_sd": float((spread / deviation).mean()),
+        "ess": float(np.median(sizes)),
+        "ess_worst": float(sizes.min()),
+        "repetitions": len(mean),
+    }
+
+
+def summary(values: Array) -> list[float]:
+    """Return mean and standard error over the data sets."""
+    return [float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))]
+
+
+def table(results: dict[str, dict[str, Any] | None], labels: dict[str, str]) -> str:
+    """Return Markdown: a row a method, or a row a step size of those that were chosen from."""
+    lines = []
+    if any(name not in labels for name in results):
+        lines += ["| method | setting | validation MSE |", "|---|---|---|"]
+        for name, row in results.items():
+            label, setting = labels[name.partition("-")[0]], row["setting"] if row else "-"
+            lines.append(f"| {label} | {setting} | {_score(row, 'mse')} |")
+        return "\n".join(lines)
+    lines += [
+        "| method | setting | test MSE | test MAE | excess risk | beta 1 | beta 2 | beta 3 |"
+        " rho > .5: 1, 2, others | mean, sd over exact | ESS |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, label in labels.items():
+        row = results.get(name)
+        cells = [_score(row, key) for key in ("mse", "mae", "excess")]
+        if row is None or "excess" not in row:
+            lines.append(f"| {label} | - | {' | '.join(cells)} |" + " - |" * 6)
+            continue
+        beta = [f"{value:.2f}" for value, _ in row["coefficients"]]
+        chosen = f"{row['included'][0]}, {row['included'][1]}, {row['false']}"
+        exact = f"{row['gibbs_mean']:.2f} sd, {row['gibbs_sd']:.2f}"
+        ess = f"{row['ess']:.0f} ({row['ess_worst']:.0f})"
+        lines.append(
+            f"| {label} | {row['setting']} | {' | '.join([*cells, *beta, chosen, exact, ess])} |"
+        )
+    truth = next((row["truth"] for row in results.values() if row and "truth" in row), None)
+    if truth:
+        lines.append(f"| the true beta | - | {truth[0]:.2f} | {truth[1]:.2f} | 0 |" + " - |" * 6)
+    return "\n".join(lines)
+
+
+def _score(row: dict[str, Any] | None, key: str) -> str:
+    if row is None:
+        return "-"
+    if row.get("diverged"):
+        return "diverges"
+    value, error = row[key]
+    return f"{value:.2f} ± {error:.2f}"
+
+
+def draw(labels: dict[str, str], out: Path, adapting: int) -> Figure:
+    """Draw coefficients beside the truth, and errors over gradients."""
+    figure = new_figure(11, 3.8)
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.2, 1, 1))
+    shown, truth = 8, np.zeros(0)
+    for i, (name, label) in enumerate(labels.items()):
+        with np.load(out / name / "curves.npz") as stored:
+            content = dict(stored)
+        line, marker, shade = STYLES[i]
+        place = np.arange(1, shown + 1) + 0.18 * (i - (len(labels) - 1) / 2)
+        mean = content["mean"][:, :shown]
+        middle_value, low, high = mean.mean(0), mean.min(0), mean.max(0)
+        left.errorbar(
+            place,
+            middle_value,
+            [middle_value - low, high - middle_value],
+            fmt=marker,
+            color=shade,
+            label=label,
+            ms=4,
+            lw=1,
+        )
+        for axes, key in ((middle, "mse"), (right, "mae")):
+            _curve(axes, content["gradients"], content[key], line, shade, label)
+        beta, truth = content["beta"][:shown], content["truth"].mean(1)
+    left.hlines(beta, np.arange(shown) + 0.55, np.arange(shown) + 1.45, color="0.0", lw=1)
+    left.set_xlabel("coefficient (bars: the true values)")
+    left.set_ylabel("posterior mean, with the range over data sets")
+    left.legend(frameon=False, fontsize="x-small")
+    for axes, value, title in (
+        (middle, truth[0], "mean squared error"),
+        (right, truth[1], "mean absolute error"),
+    ):
+        axes.axhline(value, color="0.8", lw=1, zorder=0)
+        axes.axvline(adapting, color="0.8", lw=1, zorder=0)
+        axes.set_xlabel("gradients of all the data")
+        axes.set_ylabel(f"{title} on 50 test examples")
+    return figure
+
+
+def _curve(axes: Axes, gradients: Array, values: Array, line: str, shade: str, label: str) -> None:
+    axes.semilogx(gradients, values.mean(1), line, color=shade, label=label)
