@@ -100,7 +100,8 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     # A separator that ends every line, as in some published sets, ends no field.
     if all(line.rstrip(" \r").endswith(separator) for _, line in lines):
         lines = [(i, line.rstrip(" \r")[:-1]) for i, line in lines]
-    parsed = csv.reader([line for _, line in lines], delimiter=separator)
+    plain = [line for _, line in lines]
+    parsed = csv.reader(plain, delimiter=separator, skipinitialspace=True)
     fields = [[field.strip() for field in row] for row in parsed]
     return [(i, row) for (i, _), row in zip(lines, fields, strict=True)]
 

@@ -42,7 +42,7 @@ class Method:
     """A sampler, how many chains, and what its chain is in closed form.
 
     ``stacked`` chains are one computation; otherwise they run one after another. ``freeze`` makes
-    C a constant where burn-in ends.
+    C a constant where burn-in ends. The draws of one error are those of ``pool`` chains together.
     """
 
     label: str
@@ -51,6 +51,7 @@ class Method:
     stacked: bool
     closed: Callable[[Sampler, Array, float, float], list[Linear]] | None
     freeze: bool = True
+    pool: int = 1
 
 
 METHODS = {
@@ -79,10 +80,11 @@ METHODS = {
     "hamcmc": Method(
         "HAMCMC (adapting, M = 3)",
         lambda p, h: HAMCMC(p, h, memory=3),
-        20,
+        100,
         True,
         None,
         freeze=False,
+        pool=10,
     ),
     "sghmc": Method(
         "SGHMC, momentum .9",
@@ -132,7 +134,7 @@ def row(
             method.make,
             h,
             chains=method.chains if method.stacked else None,
-            steps=BURN_IN + draws,
+            steps=BURN_IN + draws // method.pool,
             burn_in=BURN_IN,
             freeze=method.freeze,
             seed=seed,
@@ -142,7 +144,7 @@ def row(
         if method.closed is not None and not method.stacked:
             closed += method.closed(sampler, covariance, h, 0.0)
     draws_found = np.concatenate(parts)
-    measured = gaussians.measure(covariance, draws_found, len(draws_found))
+    measured = gaussians.measure(covariance, draws_found, len(draws_found) // method.pool)
     exact = gaussians.predicted(covariance, closed) if closed else None
     return {"h": h, **measured, "closed": exact}, draws_found
 

@@ -1,0 +1,346 @@
+"""Regression on tables: reading them, the standard splits, units, and a run from the shell."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from lightning_sgmcmc import SGHMC, GaussianPrior, cli, load_posterior
+from tasks.data.table import read_table
+from tasks.data.uci import SETS, UCIData, standard_split
+from tasks.experiments import uci as experiment
+from tasks.nets.mlp import MLP
+from tasks.uci import PUBLISHED, UCIRegression
+
+ROOT = Path(__file__).resolve().parents[2]
+NOISE = 0.3
+
+
+def values(rows: int = 400) -> np.ndarray:
+    """Return rows of (x0, x1, constant, y) with y = 2 x0 - x1 + N(0, .3^2)."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(rows, 2))
+    y = 2 * x[:, 0] - x[:, 1] + NOISE * generator.normal(size=rows)
+    return np.column_stack([x, np.full(rows, 7.0), y])
+
+
+def write(path: Path, table: np.ndarray, header: str = "a,b,c,price") -> Path:
+    lines = [header, *(",".join(repr(float(v)) for v in row) for row in table)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("table") / "my.csv", values())
+
+
+# Tables.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b\n1,2.5\n3,-4e1\n",
+        "a;b\n1;2.5\n\n3;-4e1\n",
+        "a\tb\n1\t2.5\n3\t-4e1\n",
+        "  a   b\n 1  2.5\n 3   -4e1  \n",
+        '"a", "b"\n1, 2.5\n3, -4e1\n',
+        "a,b,\n1,2.5,\n3,-4e1,\n",
+        "\ufeffa,b\r\n1,2.5\r\n3,-4e1\r\n",
+    ],
+)
+def test_separators_and_headers(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "table.txt"
+    path.write_bytes(text.encode())
+    table = read_table(path)
+    assert table.names == ("a", "b")
+    assert table.values.tolist() == [[1.0, 2.5], [3.0, -40.0]]
+
+
+def test_a_table_of_numbers_alone_has_numbered_columns(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("1.0 \t2.0 \t3.0 \n4.0 \t5.0 \t6.0 \n")
+    table = read_table(path)
+    assert table.names == ("0", "1", "2")
+    x, y, names, target = table.split(None)
+    assert (x.tolist(), y.tolist()) == ([[1, 2], [4, 5]], [[3], [6]])
+    assert (names, target) == (("0", "1"), "2")
+    assert table.split(0)[1].tolist() == table.split("-3")[1].tolist() == [[1], [4]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3,\n", "line 3, column 'b': the value is missing"),
+        ("a,b\n1,2\nNA,4\n", "line 3, column 'a': the value is missing"),
+        ("a,b\n?,2\n1,2\n", "line 2, column 'a': the value is missing"),
+        ("a,b\n1,2\n\n3,red\n", "line 4, column 'b': 'red' is not a number"),
+        ("1,2\n3,red\n", "line 2, column '1': 'red' is not a number"),
+        ("a,b\n1,inf\n1,2\n", "line 2, column 'b': inf is not finite"),
+        ("a,b\n1,2\n1,2,3\n", "line 3 has 3 fields, not 2"),
+        ("a,a\n1,2\n", "several columns named 'a'"),
+        ("a,b\n1,2\n", "has 1 rows of data: at least 2 are needed"),
+        ("\n\n", "is empty"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="table.csv") as error:
+        read_table(path, at_least=2)
+    assert message in str(error.value)
+
+
+def test_unknown_targets_name_the_columns(csv: Path) -> None:
+    with pytest.raises(ValueError, match="no column 'cost': choose among a, b, c, price"):
+        read_table(csv).split("cost")
+    with pytest.raises(ValueError, match="no column '4'"):
+        read_table(csv).split(4)
+
+
+# Splits.
+
+
+def test_splits_part_the_rows_and_differ() -> None:
+    seen = set()
+    for split in range(20):
+        train, test = standard_split(308, split)
+        assert len(train) == 277
+        assert sorted([*train, *test]) == list(range(308))
+        seen.add(tuple(test))
+    assert len(seen) == 20
+
+
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_splits_are_the_published_ones(name: str) -> None:
+    root = os.environ.get("SGMCMC_DATA_ROOT")
+    folder = Path(root or ".") / "uci_regression" / name
+    if root is None or not (folder / "index_test_0.txt").is_file():
+        pytest.skip("needs $SGMCMC_DATA_ROOT/uci_regression with the sets' index files")
+    rows = len(read_table(folder / "data.txt").values)
+    for split in range(20):
+        for kind, ours in zip(("train", "test"), standard_split(rows, split), strict=True):
+            theirs = np.loadtxt(folder / f"index_{kind}_{split}.txt").astype(int)
+            assert ours.tolist() == theirs.tolist()
+    UCIData(name=name).prepare_data()  # and the file is the one whose checksum is known
+
+
+def test_validation_rows_are_training_rows(csv: Path) -> None:
+    parts = {}
+    for num_val in (0, 50):
+        data = UCIData(file=str(csv), num_val=num_val)
+        data.setup()
+        parts[num_val] = {n: data.tensors(n)[1] for n in ("train", "val", "test")}  # type: ignore[arg-type]
+    assert len(parts[50]["val"]) == 50
+    together = torch.cat([parts[50]["train"], parts[50]["val"]])
+    assert torch.equal(together, parts[0]["train"])
+    assert torch.equal(parts[50]["test"], parts[0]["test"])
+    assert len(parts[0]["test"]) == 40
+
+
+def test_small_tables_go_whole_into_every_step(csv: Path) -> None:
+    for size, sampling in ((2000, "full"), (360, "full"), (100, "auto")):
+        data = UCIData(file=str(csv), batch_size=size)
+        data.setup()
+        stream = data.train_dataloader()
+        assert (stream.sampling, stream.batch_size) == (sampling, min(size, 360))
+
+
+# The task.
+
+
+def fitted(csv: Path, tmp_path: Path, steps: int = 30, **kwargs: Any) -> UCIRegression:
+    """Run a few steps of an exact-gradient chain from a fixed start."""
+    torch.manual_seed(0)
+    sampler = partial(SGHMC, lr=1e-3, momentum=0.9, prior=GaussianPrior(1.0), seed=3)
+    module = UCIRegression(MLP([8], "tanh"), sampler, burn_in=steps // 2, draw_budget=0, **kwargs)
+    L.Trainer(
+        max_steps=steps,
+        default_root_dir=str(tmp_path),
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        limit_val_batches=0,
+    ).fit(module, datamodule=UCIData(file=str(csv)))
+    return module.eval()
+
+
+def test_nll_is_the_density_in_the_table_s_units(csv: Path, tmp_path: Path) -> None:
+    module = fitted(csv, tmp_path)
+    data = UCIData(file=str(csv))
+    data.setup()
+    x, y = data.tensors("test")
+    train_x, train_y = data.tensors("train")
+    with torch.no_grad():
+        standard = (x - train_x.mean(0)) / train_x.std(0).where(train_x.std(0) > 0, torch.ones(3))
+        mean = train_y.mean() + train_y.std() * module.net(standard)
+        law = torch.distributions.Normal(mean, module.sigma * train_y.std())
+        torch.testing.assert_close(module(x), mean, rtol=1e-4, atol=1e-4)
+        expected = -law.log_prob(y).sum(1)
+        torch.testing.assert_close(module.nll((x, y)), expected, rtol=1e-4, atol=1e-4)
+
+
+def predictions(module: UCIRegression, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return module(x)
+
+
+def test_a_change_of_units_changes_nothing_else(csv: Path, tmp_path: Path) -> None:
+    """x -> (4 x0 + 8, x1 / 2), y -> 16 y - 32: the same chain, its predictions in new units."""
+    other = values() * [4.0, 0.5, 1.0, 16.0] + [8.0, 0.0, 0.0, -32.0]
+    converted = write(tmp_path / "other.csv", other)
+    first, second = fitted(csv, tmp_path / "1"), fitted(converted, tmp_path / "2")
+    x = torch.from_numpy(values()[:50, :3]).float()
+    x_other = torch.from_numpy(other[:50, :3]).float()
+    torch.testing.assert_close(
+        predictions(second, x_other), 16 * predictions(first, x) - 32, rtol=1e-3, atol=0.02
+    )
+    assert second.sigma == pytest.approx(first.sigma, rel=1e-4)
+    y, y_other = (torch.from_numpy(t[:50, 3:]).float() for t in (values(), other))
+    with torch.no_grad():
+        shift = second.nll((x_other, y_other)) - first.nll((x, y))
+    torch.testing.assert_close(shift, torch.full((50,), math.log(16)), rtol=1e-3, atol=2e-3)
+
+
+def run(arguments: list[str], out: Path) -> Path:
+    command = ["--task", "uci_regression", *arguments, f"--out={out}", "--wandb_project=null"]
+    return cli.main(ROOT / "configs", [*command, "--trainer.enable_progress_bar=false"])
+
+
+def test_a_run_from_the_shell_finds_the_noise(csv: Path, tmp_path: Path, capsys: Any) -> None:
+    """Two short chains; sigma of 360 rows has a relative standard error of .04."""
+    short = ["--model.num_chains=2", "--model.burn_in_optimizer.steps=200", "--model.burn_in=300"]
+    options = [f"--data.file={csv}", "--data.target=price", "--trainer.max_steps=500", *short]
+    folder = run(options, tmp_path / "run")
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1] == str(folder)
+    results = json.loads((folder / "results.json").read_text())
+    details, ensemble = results["task_details"], results["metrics"]["ensemble"]
+    assert details["target"] == "price"
+    assert details["rows"] == {"train": 360, "val": 0, "test": 40}
+    assert details["noise_scale"] == pytest.approx(NOISE, rel=0.2)
+    assert NOISE * 0.7 < ensemble["rmse"] < NOISE * 1.6
+    best = -0.5 - math.log(NOISE * math.sqrt(2 * math.pi))
+    assert best - 0.6 < ensemble["log_likelihood"] < best + 0.35  # 40 rows: sd .11
+    assert ensemble["nll"] == pytest.approx(-ensemble["log_likelihood"])
+    assert 0.9 < results["diagnostics"]["kinetic_temperature"] < 1.15
+    assert (folder / "figures" / "predictions.png").stat().st_size > 0
+    posterior = load_posterior(folder)  # knows the number of features from the draws alone
+    data = UCIData(file=str(csv), target="price")
+    data.setup()
+    x, y = data.tensors("test")
+    mean, _ = posterior.predict(x)
+    rmse = float((mean - y).square().mean().sqrt())
+    assert rmse == pytest.approx(ensemble["rmse"], rel=0.02)  # the budget stores every other draw
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "say which data"),
+        (["--data.name=iris"], "unknown data set 'iris': choose among bostonHousing"),
+        (
+            ["--data.file=CSV", "--data.target=cost"],
+            "no column 'cost': choose among a, b, c, price",
+        ),
+        (["--data.file=missing.csv"], "the table missing.csv is missing"),
+        (["--data.file=CSV", "--data.split=20"], "split must lie between 0 and 19, got 20"),
+        (["--data.file=CSV", "--data.num_val=359"], "leaves too few of the 360 training rows"),
+        (["--data.file=SHORT"], "has 12 rows of data: at least 20 are needed"),
+        (["--data.file=CSV", "--data.target=c"], "'c' of CSV is the same in all training rows"),
+    ],
+)
+def test_wrong_commands_are_one_line(
+    csv: Path, tmp_path: Path, capsys: Any, arguments: list[str], message: str
+) -> None:
+    short = write(tmp_path / "short.csv", values(12))
+    named = [a.replace("CSV", str(csv)).replace("SHORT", str(short)) for a in arguments]
+    with pytest.raises(SystemExit) as stop:
+        run(named, tmp_path / "run")
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 2
+    assert message.replace("CSV", str(csv)) in error.splitlines()[-1]
+    assert "Traceback" not in error
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_a_net_keeps_the_inputs_that_it_has() -> None:
+    net = MLP([4], inputs=3)
+    weight = net.layers[0].weight
+    net.build(3)
+    assert net.layers[0].weight is weight
+    with pytest.raises(ValueError, match="takes 3 inputs, the data have 5"):
+        net.build(5)
+    late = MLP([4, 6], "tanh")
+    late.build(3)
+    assert late(torch.zeros(2, 3)).shape == (2, 1)
+    assert bool((late.layers[0].weight.abs() <= 3**-0.5).all())  # torch's own bounds
+
+
+# The benchmark.
+
+
+def parsed(cell: Any, capsys: Any) -> dict[str, Any]:
+    config = ROOT / "configs" / "papers" / cell.config
+    with pytest.raises(SystemExit) as stop:
+        cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
+    output = capsys.readouterr()
+    assert stop.value.code == 0, output.err
+    content: dict[str, Any] = yaml.safe_load(output.out)
+    return content
+
+
+@pytest.mark.parametrize("cell", experiment.cells()[5:6] + experiment.choices()[::5])
+def test_cells_are_valid_commands(cell: Any, capsys: Any) -> None:
+    config = parsed(cell, capsys)
+    data, model = config["data"]["init_args"], config["model"]["init_args"]
+    assert data["name"] == cell.name.split("-")[0]
+    if data["num_val"]:
+        _, activation, variance = cell.name.split("-")
+        assert model["net"]["init_args"]["activation"] == activation
+        prior = model["sampler"]["init_args"]["prior"]["init_args"]
+        assert prior["default"] == float(variance)
+    else:
+        assert data["split"] == int(cell.name.split("-")[1])
+
+
+def test_the_configuration_is_one_of_the_choices() -> None:
+    model = yaml.safe_load((ROOT / "configs" / "uci_regression.yaml").read_text())["model"]
+    model = model["init_args"]
+    assert model["net"]["init_args"]["activation"] in experiment.ACTIVATIONS
+    prior = model["sampler"]["init_args"]["prior"]["init_args"]
+    assert prior["default"] in experiment.VARIANCES
+    assert len(experiment.cells()) == 20 * len(PUBLISHED)
+
+
+def test_table_of_the_benchmark() -> None:
+    def result(rmse: float, density: float, coverage: float, temperature: float) -> dict[str, Any]:
+        ensemble = {"rmse": rmse, "log_likelihood": density, "coverage_90": coverage}
+        return {
+            "metrics": {"ensemble": ensemble, "ensemble_val": ensemble},
+            "diagnostics": {"kinetic_temperature": temperature},
+        }
+
+    results: dict[str, Any] = {c.name: None for c in experiment.cells()}
+    results["yacht-0"], results["yacht-7"] = result(1, -2, 0.9, 0.97), result(2, -3, 0.8, 1.04)
+    lines = experiment.render(results, False).splitlines()
+    # Standard error of (1, 2): .7071 / sqrt(2).
+    assert "| yacht | ours | 2 | 1.50 ± 0.50 | -2.50 ± 0.50 | 85.0 % | 0.97 to 1.04 |" in lines
+    assert "| energy | ours | 0 | - | - | - | - |" in lines
+    assert "| | PBP | 20 | 5.67 | -3.16 | - | - |" in lines
+    text = experiment.render({"yacht-tanh-0.1": result(1, -2, 0.9, 1)}, True)
+    assert "| tanh | 0.1 | - | -2.000 (1.000) |" in text
