@@ -50,6 +50,9 @@ class ChainStack(nn.Module):
             nn.Parameter(torch.stack([start[name] for start in starts])) for name in self.names
         )
         self._methods: dict[str, _Method] = {}
+        # Following tied weights costs a walk through the module at every evaluation.
+        every = list(module.named_parameters(remove_duplicate=False))
+        self._tied = len(every) > len(list(module.parameters()))
         # Not an attribute that nn.Module would register: the module holds this stack.
         object.__setattr__(self, "template", module)
 
@@ -70,7 +73,7 @@ class ChainStack(nn.Module):
         call = self._methods[method]
 
         def one(weights: dict[str, Tensor], example: Any) -> Tensor:
-            result: Tensor = functional_call(call, weights, (example,))
+            result: Tensor = functional_call(call, weights, (example,), tie_weights=self._tied)
             return result
 
         weights = dict(zip([f"module.{name}" for name in self.names], self.weights, strict=True))

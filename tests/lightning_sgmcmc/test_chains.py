@@ -32,6 +32,7 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.batches import BatchStream
 from lightning_sgmcmc.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning, KeepDraws
+from lightning_sgmcmc.chains import ChainStack
 from lightning_sgmcmc.samplers import ChainsInTurn
 from tests.toy import NUM_FEATURES, Toy, ToyData, exact_posterior, trainer
 
@@ -277,3 +278,21 @@ def test_results_name_the_chains(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["sampler"]["name"] == "HASGLD"
     assert (found["num_chains"], found["num_draws"], found["num_parameters"]) == (2, 8, 21)
+
+
+def test_tied_weights_are_one_weight_in_every_chain() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+            self.second.weight = self.first.weight
+
+        def twice(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x))
+
+    module = Tied()
+    weights = torch.randn(3, 2, 2)
+    stack = ChainStack(module, [{"first.weight": w} for w in weights])
+    x = torch.randn(5, 2)
+    expected = torch.stack([x @ w.T @ w.T for w in weights])
+    torch.testing.assert_close(stack.evaluate("twice", x, False), expected)
