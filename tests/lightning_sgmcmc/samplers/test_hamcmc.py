@@ -96,10 +96,10 @@ def test_a_frozen_chain_has_the_exact_law() -> None:
 
 
 def stacked(lr: float, memory: int, steps: int, temperature: float = 1.0) -> np.ndarray:
-    """Run 4,000 adapting HAMCMCs from the target, return the ends of their last M steps."""
+    """Run 2,000 adapting HAMCMCs from the target, return the ends of their last M steps."""
     covariance = temperature * torch.linalg.inv(A)
     generator = torch.Generator().manual_seed(0)
-    start = torch.randn(4000, 2, generator=generator).double()
+    start = torch.randn(2000, 2, generator=generator).double()
     theta = (start @ torch.linalg.cholesky(covariance).T).requires_grad_()
     sampler = HAMCMC([theta], lr, memory=memory, num_data=1, temperature=temperature)
     sampler.stack(one_generator=True)
@@ -114,7 +114,7 @@ def stacked(lr: float, memory: int, steps: int, temperature: float = 1.0) -> np.
 def test_adapting_chains_keep_the_product_target_at_small_steps() -> None:
     """Three chains together, after each has decorrelated from their common start.
 
-    The bias of order lr hides behind 4,000 replicas here.
+    The bias of order lr hides behind 2,000 replicas here.
     """
     ends = stacked(0.03, 3, 450)
     assert_normal(np.hstack(list(ends)), np.kron(np.eye(3), torch.linalg.inv(A).numpy()))
