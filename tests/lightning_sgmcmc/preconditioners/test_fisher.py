@@ -1,0 +1,335 @@
+"""Fisher metrics against dense matrices built from per-example gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lightning_sgmcmc import (
+    SGLD,
+    BlockFisher,
+    DiagonalFisher,
+    FullFisher,
+    GaussianPrior,
+    QuasiDiagonalFisher,
+)
+from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.preconditioners import Fisher, fisher_dense
+from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import Target
+from tests.harness import assert_normal
+from tests.lightning_sgmcmc.problem import N, Problem
+
+EPS, BATCH = 1e-3, 8
+Build = Callable[..., Fisher]
+
+METRICS: dict[str, Build] = {
+    "diagonal": DiagonalFisher,
+    "quasi": QuasiDiagonalFisher,
+    "full": FullFisher,
+    "layer": lambda *a, **kw: BlockFisher(*a, **kw, blocks="layer"),
+    "unit": lambda *a, **kw: BlockFisher(*a, **kw, blocks="unit"),
+}
+each_metric = pytest.mark.parametrize("name", METRICS)
+
+
+def score_rows(problem: Problem, batch: Any) -> Tensor:
+    x, y = batch
+    return torch.stack(
+        [
+            flatten(torch.autograd.grad(problem.nll((x[i : i + 1], y[i : i + 1])), problem.params))
+            for i in range(len(x))
+        ]
+    )
+
+
+def kept(name: str, problem: Problem) -> np.ndarray:
+    """Return which entries of J a metric keeps, [d, d]; 2 where it inverts them as they are."""
+    owner, unit, is_bias = [], [], []
+    start = 0
+    for layer, (w, b) in enumerate(zip(problem.params[::2], problem.params[1::2], strict=True)):
+        out, inside = w.shape
+        owner += [layer] * (w.numel() + b.numel())
+        unit += [start + i // inside for i in range(w.numel())] + [start + i for i in range(out)]
+        is_bias += [False] * w.numel() + [True] * out
+        start += out
+    layers, units, bias = np.array(owner), np.array(unit), np.array(is_bias)
+    same_unit = units[:, None] == units
+    return {
+        "diagonal": np.eye(len(units), dtype=bool),
+        "quasi": np.eye(len(units), dtype=bool) | (same_unit & (bias[:, None] ^ bias)),
+        "full": np.ones((len(units), len(units)), dtype=bool),
+        "layer": layers[:, None] == layers,
+        "unit": same_unit,
+    }[name]
+
+
+def dense(metric: Fisher, problem: Problem) -> np.ndarray:
+    """Return C, column by column."""
+    d = sum(p.numel() for p in problem.params)
+    columns = [
+        flatten(metric.apply_([t.clone() for t in unflatten(e, problem.params)]))
+        for e in torch.eye(d, dtype=torch.float64)
+    ]
+    return torch.stack(columns, dim=1).numpy()
+
+
+def trained(metric: Fisher, steps: int = 4, **kw: Any) -> tuple[Problem, SGLD, list[Tensor]]:
+    """Take steps, and return the per-example gradients of every minibatch, in order."""
+    problem = Problem()
+    settings = {"num_data": N, "prior": GaussianPrior(1e-3)} | kw
+    sampler = SGLD(problem.params, 1e-3, preconditioner=metric, **settings)
+    sampler.attach(problem.target())
+    rows = []
+    for step in range(steps):
+        rows.append(score_rows(problem, problem.batch(step)))
+        problem.run(sampler, 1)
+    return problem, sampler, rows
+
+
+def average(rows: list[Tensor], rates: list[float], centred: bool = False) -> np.ndarray:
+    J = torch.zeros(rows[0].shape[1], rows[0].shape[1], dtype=torch.float64)
+    for G, rate in zip(rows, rates, strict=True):
+        if centred:
+            J = (1 - rate) * J + rate * torch.cov(G.T)
+        else:
+            J = (1 - rate) * J + rate * G.T @ G / len(G)
+    return J.numpy()
+
+
+@each_metric
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ({}, [1.0, 2**-0.5, 3**-0.5, 0.5]),
+        ({"power": 1.0}, [1.0, 1 / 2, 1 / 3, 1 / 4]),
+        ({"memory": 0.8}, [1.0, 0.2, 0.2, 0.2]),
+    ],
+)
+def test_the_inverse_of_c_is_the_kept_part_of_j(
+    name: str, options: dict[str, Any], rates: list[float]
+) -> None:
+    """C^-1 = J + eps I on the entries that the metric keeps; the prior, strong, is not in it."""
+    metric = METRICS[name](eps=EPS, **options)
+    problem, _, rows = trained(metric)
+    expected = average(rows, rates) + EPS * np.eye(rows[0].shape[1])
+    inverse = np.linalg.inv(dense(metric, problem))
+    mask = kept(name, problem)
+    np.testing.assert_allclose(inverse[mask], expected[mask], rtol=1e-8, atol=1e-12)
+    if name != "quasi":
+        np.testing.assert_allclose(inverse[~mask], 0, atol=1e-10)
+    else:  # the Cholesky factor, not J, is zero elsewhere
+        order = np.argsort(mask.sum(0) <= 2, kind="stable")  # biases first
+        L = np.linalg.cholesky(inverse[np.ix_(order, order)])
+        rest = ~mask[np.ix_(order, order)] & np.tri(len(mask), dtype=bool)
+        np.testing.assert_allclose(L[rest], 0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["diagonal", "full", "layer", "unit"])
+def test_centred_scores(name: str) -> None:
+    """With n - 1 and power 1, J is the mean of the minibatches' covariances."""
+    metric = METRICS[name](eps=EPS, power=1.0, centred=True)
+    problem, _, rows = trained(metric)
+    expected = average(rows, [1, 1 / 2, 1 / 3, 1 / 4], centred=True)
+    inverse = np.linalg.inv(dense(metric, problem)) - EPS * np.eye(len(expected))
+    mask = kept(name, problem)
+    np.testing.assert_allclose(inverse[mask], expected[mask], rtol=1e-7, atol=1e-11)
+
+
+@each_metric
+def test_noise_has_covariance_c(name: str) -> None:
+    """4,000 draws of 8 coordinates against C: chi-square, KS, cross products at 1e-6 each."""
+    metric = METRICS[name](eps=0.1)
+    problem, sampler, _ = trained(metric)
+    C = dense(metric, problem)
+    some = np.array([0, 1, 5, 20, 24, 26, 35, 40])
+    draws = [flatten(metric.noise(sampler.stream)).numpy()[some] for _ in range(4000)]
+    assert_normal(np.stack(draws), C[np.ix_(some, some)])
+
+
+@each_metric
+def test_inverse_norm(name: str) -> None:
+    metric = METRICS[name](eps=EPS)
+    problem, _, _ = trained(metric)
+    v = torch.randn(43, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = v.numpy() @ np.linalg.solve(dense(metric, problem), v.numpy())
+    found = metric.inverse_norm(unflatten(v, problem.params))
+    assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+@each_metric
+def test_floor_is_relative_to_the_mean_of_the_diagonal(name: str) -> None:
+    metric = METRICS[name](eps=0.0, floor=0.3)
+    problem, _, rows = trained(metric)
+    J = average(rows, [1.0, 2**-0.5, 3**-0.5, 0.5])
+    expected = np.diag(J) + 0.3 * np.diag(J).mean()
+    found = np.diag(np.linalg.inv(dense(metric, problem)))
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+@each_metric
+def test_freeze_keeps_c_and_needs_nothing(name: str) -> None:
+    metric = METRICS[name](eps=EPS)
+    problem, sampler, _ = trained(metric)
+    before = dense(metric, problem)
+    sampler.freeze()
+    assert sampler.needs == frozenset()
+    problem.run(sampler, 3)
+    np.testing.assert_array_equal(dense(metric, problem), before)
+
+
+@each_metric
+def test_before_the_first_minibatch_c_is_the_identity(name: str) -> None:
+    problem, _, _ = trained(METRICS[name](), steps=0)
+    metric = METRICS[name]()
+    metric.attach(problem.params)
+    metric.bind(problem.target())
+    np.testing.assert_array_equal(dense(metric, problem), np.eye(43))
+
+
+@each_metric
+def test_labels_of_the_model_give_the_fisher_matrix(name: str) -> None:
+    """J over many draws of labels on all data is E_x sum_y p(y|x) g g', to 6 standard errors.
+
+    The diagonal's entries are compared (43 of them, 1e-7 in all), the uniforms being the chain's
+    own.
+    """
+    problem = Problem()
+    metric = METRICS[name]("model", eps=1e-12, power=1.0)
+    sampler = SGLD(problem.params, 1e-9, num_data=N, preconditioner=metric)
+    target = problem.target()
+    sampler.attach(target)
+    target.use((problem.x, problem.y))
+    probabilities = problem.net(problem.x).softmax(-1).detach()
+    exact, fourth = np.zeros(43), np.zeros(43)
+    for label in range(3):
+        y = torch.full_like(problem.y, label)
+        rows = score_rows(problem, (problem.x, y))
+        exact += (probabilities[:, label, None] * rows**2).mean(0).numpy()
+        fourth += (probabilities[:, label, None] * rows**4).mean(0).numpy()
+    grads = [torch.zeros_like(p) for p in problem.params]
+    draws = 150
+    for _ in range(draws):
+        with target.recording():
+            problem.nll(target.batch).mean().backward()
+        with torch.no_grad():
+            metric.update(grads)
+    if name in ("full", "layer", "unit"):
+        found = np.diag(np.linalg.inv(dense(metric, problem)))
+    else:
+        found = metric._flat[0].numpy()
+    error = np.sqrt(fourth / (draws * N))
+    assert (np.abs(found - exact) < 6 * error).all()
+    with_data = (score_rows(problem, (problem.x, problem.y)) ** 2).mean(0).numpy()
+    assert (np.abs(found - with_data) > 6 * error).any()
+
+
+def test_labels_of_the_model_need_a_task_that_draws_them() -> None:
+    problem = Problem()
+    sampler = SGLD(problem.params, 1e-3, num_data=N, preconditioner=DiagonalFisher(labels="model"))
+    target = problem.target()
+    target.draw_labels = None
+    sampler.attach(target)
+    before = problem.weights()
+    with pytest.raises(RuntimeError, match=r"need a task with draw_labels\(batch, uniforms\)"):
+        problem.run(sampler, 1)
+    assert torch.equal(problem.weights(), before)
+
+
+def test_a_target_without_statistics_is_refused() -> None:
+    problem = Problem()
+    sampler = SGLD(problem.params, 1e-3, num_data=N, preconditioner=FullFisher())
+    sampler.attach(Target(problem.nll, problem.params, N))
+    before = problem.weights()
+    with pytest.raises(RuntimeError, match="give it a target with per_example"):
+        problem.run(sampler, 1)
+    assert torch.equal(problem.weights(), before)
+
+
+def test_a_full_fisher_too_large_for_memory_says_how_large() -> None:
+    """d = 10^7 float32: three matrices of 4e14 bytes, refused before anything is allocated."""
+    weight = nn.Parameter(torch.zeros(10_000, 1000))
+    with pytest.raises(ValueError, match=r"takes 1,200,000,000,000,000 bytes .* are free: use"):
+        SGLD([weight], 0.1, preconditioner=FullFisher())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eps": -1.0}, "eps must be positive, or floor"),
+        ({"eps": 0.0}, "eps must be positive, or floor"),
+        ({"labels": "sampled"}, "labels must be data or model, got 'sampled'"),
+        ({"power": 1.5}, r"power must lie in \[0, 1\], got 1.5"),
+        ({"memory": 1.0}, r"memory must lie in \[0, 1\), got 1.0"),
+    ],
+)
+@each_metric
+def test_options_out_of_range(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        METRICS[name](**options)
+
+
+def test_unknown_blocks() -> None:
+    with pytest.raises(ValueError, match="blocks must be layer or unit, got 'row'"):
+        BlockFisher(blocks="row")
+
+
+def test_low_rank_updates_keep_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 5 low-rank updates and none fresh, C is what a fresh factor of J gives."""
+    monkeypatch.setattr(fisher_dense, "_LOW_RANK", 1)  # n = 8 is less than d = 43
+    metric = FullFisher(eps=1e-2, memory=0.9, centred=True)
+    problem, _, rows = trained(metric, steps=6)
+    state = metric.state_dict()
+    assert state["since_fresh"][0] == 5
+    J = average(rows, [1.0] + [0.1] * 5, centred=True)
+    # eps decays with the old J until the next fresh factor.
+    expected = J + 1e-2 * 0.9**5 * np.eye(43)
+    np.testing.assert_allclose(
+        np.linalg.inv(dense(metric, problem)), expected, rtol=1e-6, atol=1e-9
+    )
+
+
+@each_metric
+def test_stacked_chains_have_metrics_of_their_own(name: str) -> None:
+    """Two stacked chains learn what each learns alone."""
+    build = METRICS[name]
+    problem, twins = Problem(), [Problem(seed=1), Problem(seed=2)]
+    names = [n for n, _ in problem.net.named_parameters()]
+    stacked = [
+        torch.stack([q.detach() for q in pair]).requires_grad_()
+        for pair in zip(*(t.params for t in twins), strict=True)
+    ]
+    metric = build(eps=EPS)
+    metric.attach(stacked, 1)
+    stats = PerExample(problem.net, names, stacked, problem.nll, lead=1)
+    target = Target(problem.nll, stacked, N, lead=1)
+    target.per_example = stats
+    metric.bind(target)
+    batch = tuple(torch.stack([t.batch(0)[i] for t in twins]) for i in range(2))
+    with stats.recording(batch):
+        outputs = torch.func.vmap(lambda w, x: torch.func.functional_call(problem.net, w, (x,)))(
+            dict(zip(names, stacked, strict=True)), batch[0]
+        )
+        functional.cross_entropy(outputs.flatten(0, 1), batch[1].flatten()).mul(2).backward()
+    with torch.no_grad():
+        metric.update([p.grad for p in stacked])
+        found = metric.apply_([torch.ones_like(p) for p in stacked])
+    for k, twin in enumerate(twins):
+        alone = build(eps=EPS)
+        alone.attach(twin.params)
+        own = twin.target()
+        alone.bind(own)
+        own.use(twin.batch(0))
+        with own.recording():
+            twin.nll(own.batch).mean().backward()
+        with torch.no_grad():
+            alone.update([p.grad for p in twin.params])
+            expected = alone.apply_([torch.ones_like(p) for p in twin.params])
+        for f, e in zip(found, expected, strict=True):
+            assert torch.allclose(f[k], e, rtol=1e-8)
