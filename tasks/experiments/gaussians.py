@@ -210,36 +210,32 @@ def rows(results: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return found
 
 
-def table(results: dict[str, Any], labels: dict[str, str]) -> str:
-    """Return Markdown: for each sampler and step size, found and closed form side by side."""
-    lines = [
-        "| sampler | h | covariance error | closed form | ACT | closed form |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, label in labels.items():
-        for row in rows(results, name) or [{}]:
-            lines.append(f"| {label} | " + " | ".join(_cells(row)) + " |")
-    return "\n".join(lines)
+def table(results: dict[str, Any], labels: dict[str, str], steps: Sequence[float]) -> str:
+    """Return Markdown: errors and autocorrelation times of each sampler over the step sizes."""
+    parts = []
+    for key, title, digits in (("error", "covariance error", 4), ("act", "ACT", 2)):
+        lines = [
+            f"| {title} (closed form) at h = | " + " | ".join(f"{h:.3g}" for h in steps) + " |",
+            "|---|" + "---|" * len(steps),
+        ]
+        for name, label in labels.items():
+            found = {row["h"]: row for row in rows(results, name)}
+            cells = " | ".join(_cell(found.get(h), key, digits) for h in steps)
+            lines.append(f"| {label} | {cells} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    if not row:
-        return ["-"] * 5
+def _cell(row: dict[str, Any] | None, key: str, digits: int) -> str:
+    if row is None:
+        return "-"
     closed = row.get("closed") or {}
     if closed.get("stable") is False:
-        return [f"{row['h']:.4g}", "diverges", "unstable", "-", "-"]
-    return [
-        f"{row['h']:.4g}",
-        _with_error(row["error"], row["error_se"]),
-        f"{closed['error']:.4f}" if closed else "-",
-        _with_error(row["act"], row["act_se"], 2),
-        f"{closed['act']:.2f}" if closed else "-",
-    ]
-
-
-def _with_error(value: float, deviation: float | None, digits: int = 4) -> str:
-    text = f"{value:.{digits}f}"
-    return text if deviation is None else f"{text} ± {deviation:.{digits}f}"
+        return "diverges"
+    text = f"{row[key]:.{digits}f}" if row[key] < 1000 else f"{row[key]:.1e}"
+    if row[f"{key}_se"] is not None:
+        text += f" ± {row[f'{key}_se']:.{digits}f}"
+    return f"{text} ({closed[key]:.{digits}f})" if closed else text
 
 
 #: Line, marker and grey of each sampler in turn.

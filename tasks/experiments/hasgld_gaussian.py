@@ -80,11 +80,11 @@ METHODS = {
     "hamcmc": Method(
         "HAMCMC (adapting, M = 3)",
         lambda p, h: HAMCMC(p, h, memory=3),
-        100,
+        50,
         True,
         None,
         freeze=False,
-        pool=10,
+        pool=5,
     ),
     "sghmc": Method(
         "SGHMC, momentum .9",
@@ -154,7 +154,7 @@ def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
     lines = [f"Correlation -.95, sigma_y = 1, {DRAWS:,} draws an error, exact gradients."]
     for reading, variance in READINGS.items():
         labels = {f"{name}-{reading}": label for name, label in LABELS.items()}
-        lines += ["", f"sigma_x^2 = {variance:g}", "", gaussians.table(results, labels)]
+        lines += ["", f"sigma_x^2 = {variance:g}", "", gaussians.table(results, labels, STEPS)]
     return "\n".join(lines)
 
 

@@ -155,7 +155,7 @@ def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
         f"Target N(0, diag(.16, 1)), {CHAINS * DRAWS // GROUPS:,} draws an error, gradient noise "
         f"of sd {NOISE}.",
         "",
-        gaussians.table(results, LABELS),
+        gaussians.table(results, LABELS, STEPS),
         "",
         f"The covariance from the first {FIRST} states, 500 chains, target diag(.16, a).",
         "",

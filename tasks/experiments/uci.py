@@ -2,8 +2,8 @@
 
 Every cell is a run of ``configs/uci_regression.yaml`` as it stands, 50 hidden units as in the
 published ones, on one split. Nothing is chosen by a set: activation and prior of the
-configuration were chosen once, by the validation log-likelihood of the last fifth of the training
-rows of two sets' first splits (``choices``).
+configuration were chosen once, by the log-likelihood of shorter chains on the last fifth of the
+training rows of one set's first split (``choices``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from tasks.experiments.cell import Cell
 from tasks.uci import PUBLISHED
 
 CONFIG = "../uci_regression.yaml"
-#: Sets that the configuration was chosen on, with their numbers of validation rows.
-CHOSEN_ON = {"concrete": 185, "yacht": 55}
+#: The set that the configuration was chosen on, and its number of validation rows.
+CHOSEN_ON = {"concrete": 185}
+#: What its runs were: three quarters of the length, at twice the step.
+SHORT = (
+    "--model.burn_in_optimizer.steps=600",
+    "--model.burn_in=1000",
+    "--model.step_fraction=0.2",
+    "--trainer.max_steps=3000",
+)
 ACTIVATIONS = ("relu", "tanh")
 #: Prior variances of what follows the first layer.
 VARIANCES = (0.02, 0.1, 1.0)
@@ -45,6 +52,7 @@ def choices() -> list[Cell]:
                 f"--data.num_val={rows}",
                 f"--model.net.activation={activation}",
                 f"{PRIOR}={variance}",
+                *SHORT,
             ),
         )
         for name, rows in CHOSEN_ON.items()
