@@ -1,29 +1,31 @@
-"""Bayesian logistic regression, and the Laplace approximation of its posterior."""
+"""Bayesian logistic regression."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit, log_expit
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lightning_sgmcmc import BatchStream, Sampler
+from lightning_sgmcmc import BatchStream, GaussianPrior, Sampler
+from lightning_sgmcmc.callbacks import KeepDraws
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
+from tasks.laplace import laplace
 
 Batch = tuple[Tensor, Tensor]
-Array = NDArray[np.float64]
+#: Of the errors of single draws.
+QUANTILES = (0.0, 0.025, 0.25, 0.5, 0.75, 0.975, 1.0)
 
 
 class LogisticRegression(SGMCMCModule):
     """p(y = 1 | x, w, b) = 1 / (1 + exp(-(w'x + b))), with batches x [B, D] and y [B] in {0, 1}.
 
     With N(0, s^2) priors -log posterior is convex, with Hessian X' diag(p (1 - p)) X + I / s^2
-    (x extended by 1 for the intercept, whose prior is the same).
+    (x extended by 1 for the intercept, whose prior is the same). So a run can say what the
+    Laplace approximation of the same posterior predicts, and how far from that its ensemble is.
 
     Args:
         sampler: Called with the parameters.
@@ -49,7 +51,7 @@ class LogisticRegression(SGMCMCModule):
         for p in net.parameters():
             nn.init.zeros_(p)
         super().__init__(net, sampler, **chain)
-        self.num_features = num_features
+        self.num_features, self.intercept = num_features, intercept
 
     def setup(self, stage: str) -> None:
         """Refuse data of another width, before any work.
@@ -83,6 +85,11 @@ class LogisticRegression(SGMCMCModule):
         logits: Tensor = self(batch[0])
         return logits.sigmoid()
 
+    def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
+        """Return the batch with y drawn from the model."""
+        (x, y), uniforms = batch_and_uniforms
+        return x, (uniforms[:, 0] < self(x).sigmoid()).to(y.dtype)
+
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return the error in percent, the mean NLL and the Brier score, mean (p - y)^2."""
         y = batch[1].double()
@@ -92,6 +99,75 @@ class LogisticRegression(SGMCMCModule):
             "nll": float(prediction.nll.mean()),
             "brier": float((prediction.mean - y).square().mean()),
         }
+
+    def describe(self) -> dict[str, Any]:
+        """Return the errors of single draws and chains, and the Laplace approximation's.
+
+        Over the stored draws: ``draw_error_percent`` has the quantiles of single draws' test
+        errors, ``chain_error_percent`` the test error of each chain's own ensemble. ``laplace`` has
+        the metrics of the Laplace approximation's predictive probabilities on each held-out set,
+        and ``gap``, the mean over its examples of |p - p_laplace| with p the ensemble's; it is
+        there for zero-mean Gaussian priors at T = 1.
+        """
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
+        keep = next(c for c in callbacks if isinstance(c, KeepDraws))
+        if not keep.num_draws:
+            return {}
+        return self._errors_of_draws(keep) | self._beside_laplace(keep)
+
+    def _errors_of_draws(self, keep: KeepDraws) -> dict[str, Any]:
+        if "test" not in keep.held_out or not self.draw_budget:
+            return {}
+        names, traces = keep.weight_traces(self, self.sampler.num_parameters)
+        assert len(names) == self.sampler.num_parameters
+        x, y = (t.double().cpu() for t in keep.held_out["test"].examples)
+        draws, chains = [], []
+        for chain in torch.from_numpy(traces):  # [draws, D]
+            p = logits(chain, self._extended(x)).sigmoid_()
+            draws.append(100 * ((p >= 0.5) != (y > 0.5)).double().mean(1))
+            chains.append(100 * float(((p.mean(0) >= 0.5) != (y > 0.5)).double().mean()))
+        together = torch.cat(draws)
+        return {
+            "draw_error_percent": {
+                "mean": float(together.mean()),
+                "sd": float(together.std()),
+                "quantiles": {f"{q:g}": float(together.quantile(q)) for q in QUANTILES},
+            },
+            "chain_error_percent": chains,
+        }
+
+    def _beside_laplace(self, keep: KeepDraws) -> dict[str, Any]:
+        prior = self.sampler.prior
+        plain = isinstance(prior, GaussianPrior) and prior.mean == 0
+        if not plain or self.sampler.temperature != 1 or self.stream is None:
+            return {}
+        assert isinstance(prior, GaussianPrior)
+        x, y = (t.double().cpu() for t in self.stream.tensors)
+        approximation = laplace(self._extended(x).numpy(), y.numpy(), prior.variance)
+        result = {}
+        for name, held in keep.held_out.items():
+            x, y = (t.double().cpu() for t in held.examples)
+            p = torch.from_numpy(approximation.predict(self._extended(x).numpy()))
+            nll = functional.binary_cross_entropy(p, y, reduction="none")
+            gap = (keep.ensemble(name).mean.cpu() - p).abs().mean()
+            values = self.metrics(Prediction(p, torch.zeros_like(p), nll), (x, y))
+            result[name] = values | {"gap": float(gap)}
+        return {"laplace": result}
+
+    def _extended(self, x: Tensor) -> Tensor:
+        """Return x with a column of ones if there is an intercept."""
+        if not self.intercept:
+            return x
+        return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+    def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
+        """Return rows of the table that a run prints last."""
+        rows = super().summary(results)
+        laplace_metrics = results["task_details"].get("laplace", {}).get("test")
+        if laplace_metrics is not None:
+            error, gap = laplace_metrics["error_percent"], laplace_metrics["gap"]
+            rows.append(("Laplace approximation", f"{error:.4g} % error, {gap:.2g} away in p"))
+        return rows
 
     def paper(self) -> dict[str, Any] | None:
         """Return what is published on the data set."""
@@ -122,51 +198,3 @@ def mean_gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     if x.dim() == 2:
         return residual @ x
     return (residual.unsqueeze(-2) @ x).squeeze(-2)
-
-
-class Laplace(NamedTuple):
-    """A Gaussian approximation of a posterior.
-
-    Attributes:
-        mean: The mode, [D].
-        covariance: The inverse of the Hessian of -log posterior there, [D, D].
-    """
-
-    mean: Array
-    covariance: Array
-
-
-def laplace(x: Array, y: Array, prior_variance: float, tolerance: float = 1e-10) -> Laplace:
-    """Find the mode by Newton's method with the exact Hessian, halving steps that go uphill.
-
-    Args:
-        x: Features [N, D]; an intercept is a column of ones.
-        y: Labels [N], 0 or 1.
-        prior_variance: s^2 of the independent N(0, s^2) priors.
-        tolerance: Newton decrement squared at which to stop: twice the gap in -log posterior.
-
-    Raises:
-        ValueError: If the prior variance is not positive, or Newton's method does not converge.
-    """
-    if not prior_variance > 0:
-        raise ValueError(f"the prior's variance must be positive, got {prior_variance}")
-
-    def potential(w: Array) -> float:
-        signs = 2 * y - 1
-        return float(-log_expit(signs * (x @ w)).sum() + 0.5 * w @ w / prior_variance)
-
-    w: Array = np.zeros(x.shape[1])
-    prior = np.eye(x.shape[1]) / prior_variance
-    for _ in range(100):
-        p = expit(x @ w)
-        gradient = x.T @ (p - y) + w / prior_variance
-        hessian = (x * (p * (1 - p))[:, None]).T @ x + prior
-        step = np.linalg.solve(hessian, gradient)
-        decrement = float(gradient @ step)
-        if decrement < tolerance:
-            return Laplace(w, np.asarray(np.linalg.inv(hessian), dtype=np.float64))
-        fraction, start = 1.0, potential(w)
-        while potential(w - fraction * step) > start - 0.25 * fraction * decrement:
-            fraction /= 2
-        w = w - fraction * step
-    raise ValueError("Newton's method has not converged in 100 steps: are the data finite?")

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc import HMC
 from tasks.experiments.loop import sample
-from tasks.logistic import laplace
+from tasks.laplace import laplace
 
 Array = NDArray[np.float64]
 
@@ -82,7 +82,9 @@ def sample_hmc(
         nll = functional.binary_cross_entropy_with_logits(
             f, labels.expand_as(f), reduction="none"
         ).mean(1)
-        return nll + (mode_t + z @ root_t).square().sum(1) / (2 * prior_variance * count)
+        penalty = (mode_t + z @ root_t).square().sum(1) / (2 * prior_variance)
+        total: Tensor = nll + penalty / count
+        return total
 
     # U is about |z|^2 / 2, so that a time step of about 1 is stable.
     sampler = HMC(

@@ -1,0 +1,296 @@
+"""Bayesian logistic regression on a9a: Table 1 of pSGLD (Li, Chen, Carlson, Carin 2016).
+
+The paper's two runs are runs of the task, by ``configs/papers/a9a.yaml``; other samplers and step
+sizes take the same protocol in stacked chains without a trainer. All repeat it eight times, from
+zero, with other noise and minibatches. Beside them stand two references for the posterior itself,
+with and without an intercept: Laplace's Gaussian, by Newton's method with the exact Hessian, and
+Metropolis-corrected HMC on all the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_sgmcmc import PSGLD, SGHMC, SGLD, RMSProp, Sampler
+from lightning_sgmcmc.diagnostics import ess
+from tasks.data.libsvm import A9AData
+from tasks.experiments.cell import Cell, Study
+from tasks.experiments.logistic_chains import sample_chains
+from tasks.experiments.logistic_hmc import sample_hmc, with_intercept
+from tasks.laplace import laplace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+CONFIG = "a9a.yaml"
+PRIOR_VARIANCE = 10.0
+PUBLISHED = A9AData.paper["table"]
+
+
+def _sghmc(params: Any, **kwargs: Any) -> Sampler:
+    return SGHMC(params, momentum=0.9, preconditioner=RMSProp(), **kwargs)
+
+
+#: Samplers beside the paper's; C adapts in burn-in and freezes there.
+METHODS: dict[str, Callable[..., Sampler]] = {"sgld": SGLD, "psgld": PSGLD, "sghmc": _sghmc}
+LABELS = {
+    "sgld-published": "SGLD, the paper's step",
+    "psgld-published": "pSGLD, the paper's step, adapting",
+    "sgld": "SGLD",
+    "psgld": "pSGLD, frozen",
+    "sghmc": "SGHMC, momentum .9, RMSProp frozen",
+}
+#: Step sizes tried on a validation split, and the chosen ones: those whose ensemble comes closest
+#: to the posterior's predictions there.
+GRID = {
+    "sgld": (0.05, 0.2, 1.0),
+    "psgld": (0.01, 0.05, 0.2),
+    "sghmc": (0.0003, 0.001, 0.003, 0.01),
+}
+STEP = {"sgld": 1.0, "psgld": 0.05, "sghmc": 0.003}
+#: Validation examples: a tenth of the training set.
+NUM_VAL = 3256
+REFERENCES = {
+    "laplace": (False, "Laplace"),
+    "hmc": (False, "HMC"),
+    "laplace-intercept": (True, "Laplace, intercept"),
+    "hmc-intercept": (True, "HMC, intercept"),
+}
+
+
+def cells() -> list[Cell | Study]:
+    """Return the references, the paper's two runs and one run of every method."""
+    published = [
+        Cell("sgld-published", CONFIG, ("--model.sampler.lr=0.05",)),
+        Cell(
+            "psgld-published",
+            CONFIG,
+            (
+                "--model.sampler=lightning_sgmcmc.PSGLD",
+                "--model.sampler.lr=0.05",
+                "--model.freeze_preconditioner=false",
+            ),
+        ),
+    ]
+    references: list[Cell | Study] = [
+        Study(name, partial(reference, name.startswith("hmc"), intercept))
+        for name, (intercept, _) in REFERENCES.items()
+    ]
+    chosen = [Study(method, partial(run, method, STEP[method], 0)) for method in METHODS]
+    return [*references, *published, *chosen]
+
+
+def choices() -> list[Cell | Study]:
+    """Return the runs that the step sizes were chosen from."""
+    return [
+        Study(f"{method}-lr{lr:g}", partial(run, method, lr, NUM_VAL))
+        for method, steps in GRID.items()
+        for lr in steps
+    ]
+
+
+def run(method: str, lr: float, num_val: int, folder: Path) -> dict[str, Any]:
+    """Repeat the paper's protocol eight times with another sampler or step size.
+
+    Args:
+        method: One of ``METHODS``.
+        lr: Step size on the mean loss.
+        num_val: Training examples to hold out and predict; 0 predicts the test examples.
+        folder: Not used: the draws need no file.
+    """
+    data = A9AData(num_val=num_val)
+    data.setup()
+    x, y = data.arrays("train")
+    draws = sample_chains(
+        METHODS[method],
+        x,
+        y,
+        lr=lr,
+        prior_variance=PRIOR_VARIANCE,
+        batch_size=50,
+        chains=8,
+        steps=15_000,
+        burn_in=500,
+        thinning=50,
+        label=f"{method}, lr {lr:g}",
+    )
+    held_x, held_y = data.arrays("val" if num_val else "test")
+    expected = laplace(x, y, PRIOR_VARIANCE).predict(held_x)
+    return {"lr": lr} | errors(draws, held_x, held_y, expected)
+
+
+def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
+    """Compute what the posterior predicts, and how the test errors of its draws are spread.
+
+    Args:
+        hmc: Draw by HMC, 8 chains of 500 draws; otherwise 4,000 draws of Laplace's Gaussian.
+        intercept: Whether the model has one.
+        folder: Not used: the draws need no file.
+    """
+    data = A9AData()
+    data.setup()
+    (x, y), (test_x, test_y) = data.arrays("train"), data.arrays("test")
+    if intercept:
+        x, test_x = with_intercept(x), with_intercept(test_x)
+    approximation = laplace(x, y, PRIOR_VARIANCE)
+    details: dict[str, Any]
+    if hmc:
+        found = sample_hmc(
+            x, y, PRIOR_VARIANCE, chains=8, draws=500, burn_in=100, target_acceptance=0.8
+        )
+        draws = found.draws
+        details = {"acceptance": found.acceptance, "divergences": found.divergences}
+    else:
+        root = np.linalg.cholesky(approximation.covariance)
+        normal = np.random.default_rng(0).standard_normal((8, 500, x.shape[1]))
+        draws = approximation.mean + normal @ root.T
+        details = {}
+    return details | errors(draws, test_x, test_y, approximation.predict(test_x))
+
+
+def errors(draws: Array, x: Array, y: Array, laplace_p: Array) -> dict[str, Any]:
+    """Return metrics of all draws [K, draws, D] together, of chains and of single draws."""
+    total = np.zeros(len(y))
+    singles: list[float] = []
+    chains: list[float] = []
+    for chain in draws:
+        p = 1 / (1 + np.exp(-(chain @ x.T)))
+        singles += [100 * float(e) for e in ((p >= 0.5) != (y > 0.5)).mean(1)]
+        chains.append(100 * float(((p.mean(0) >= 0.5) != (y > 0.5)).mean()))
+        total += p.mean(0) / len(draws)
+    likelihood = np.where(y > 0.5, total, 1 - total)
+    quantiles = (0.0, 0.025, 0.25, 0.5, 0.75, 0.975, 1.0)
+    return {
+        "error_percent": 100 * float(((total >= 0.5) != (y > 0.5)).mean()),
+        "nll": -float(np.log(likelihood).mean()),
+        "brier": float(((total - y) ** 2).mean()),
+        "gap": float(np.abs(total - laplace_p).mean()),
+        "draw_error_percent": {
+            "mean": float(np.mean(singles)),
+            "sd": float(np.std(singles)),
+            "quantiles": {f"{q:g}": float(np.quantile(singles, q)) for q in quantiles},
+            "at_most_published": float(np.mean(np.array(singles) <= PUBLISHED["pSGLD"])),
+        },
+        "chain_error_percent": chains,
+        "ess": float(np.median(ess(draws))),
+    }
+
+
+def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
+    """Return the table as Markdown, ours beside the paper's; unfinished runs are hyphens."""
+    return _render_choices(results) if chosen_from else _render_table(results)
+
+
+def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
+    lines = [
+        "Test error in percent: of one run's ensemble (mean and standard deviation over 8 runs), "
+        "and of single draws (mean, 95 % interval). NLL and the mean distance of the probabilities "
+        "from Laplace's are those of all draws of the 8 runs together, ESS the median over the "
+        "weights of their 2,320 (references: 4,000).",
+        "",
+        "| | step | ensemble | one draw | NLL | distance | ESS |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [f"| *paper*: {name} | | {value:.2f} | | | | |" for name, value in PUBLISHED.items()]
+    labels = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
+    for name, label in labels.items():
+        lines.append(f"| {label} | {' | '.join(_row(results.get(name)))} |")
+    return "\n".join(lines)
+
+
+def _row(result: dict[str, Any] | None) -> list[str]:
+    if result is None:
+        return ["-"] * 6
+    values = summary(result)
+    chains, draws = values["chain_error_percent"], values["draw_error_percent"]
+    low, high = (draws["quantiles"][q] for q in ("0.025", "0.975"))
+    return [
+        _number(values.get("lr"), ".4g"),
+        f"{np.mean(chains):.2f} ± {np.std(chains, ddof=1):.2f}",
+        f"{draws['mean']:.2f} ({low:.2f} to {high:.2f})",
+        f"{values['nll']:.4f}",
+        f"{values['gap']:.4f}",
+        _number(values.get("ess"), ".0f"),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what the table shows of a run of the task or of a study, under the same names."""
+    if "metrics" not in result:
+        return result
+    details = result["task_details"]
+    weights = result["diagnostics"].get("mixing", {}).get("weights", {})
+    return {
+        "lr": result["sampler"]["lr"],
+        "nll": result["metrics"]["ensemble"]["nll"],
+        "gap": details["laplace"]["test"]["gap"],
+        "draw_error_percent": details["draw_error_percent"],
+        "chain_error_percent": details["chain_error_percent"],
+        "ess": (weights.get("ess_bulk") or {}).get("median"),
+    }
+
+
+def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
+    lines = [
+        f"Of all draws of eight runs, on {NUM_VAL} held-out training examples: mean distance of "
+        "the probabilities from those of the Laplace approximation for the same training examples, "
+        "NLL, and error in percent.",
+        "",
+        "| run | distance | NLL | error |",
+        "|---|---|---|---|",
+    ]
+    for name, result in results.items():
+        values = (
+            ("-", "-", "-")
+            if result is None
+            else (
+                f"{result['gap']:.4f}",
+                f"{result['nll']:.4f}",
+                f"{result['error_percent']:.2f}",
+            )
+        )
+        lines.append(f"| {name} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
+def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+    """Return the spread of the test errors, of single draws and of whole ensembles."""
+    from matplotlib.figure import Figure
+
+    labels = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
+    shown = [name for name in labels if results.get(name) is not None]
+    figure = Figure(figsize=(7.2, 0.8 + 0.42 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    for i, name in enumerate(shown):
+        result = results[name]
+        assert result is not None
+        values = summary(result)
+        quantiles = values["draw_error_percent"]["quantiles"]
+        low, high = quantiles["0.025"], quantiles["0.975"]
+        axes.plot([low, high], [-i, -i], color="0.75", lw=5, solid_capstyle="butt", zorder=1)
+        axes.plot(values["draw_error_percent"]["mean"], -i, "|", color="0.3", ms=11, zorder=2)
+        chains = values["chain_error_percent"]
+        axes.plot(chains, [-i] * len(chains), "o", color="0.0", mfc="none", ms=5, zorder=3)
+    axes.axvline(PUBLISHED["pSGLD"], color="0.0", lw=1, ls=":")
+    axes.annotate(
+        "published", (PUBLISHED["pSGLD"], 0.55), ha="right", fontsize=8, xytext=(-3, 0),
+        textcoords="offset points",
+    )  # fmt: skip
+    axes.set_yticks([-i for i in range(len(shown))], [labels[name] for name in shown])
+    axes.set_ylim(-len(shown) + 0.4, 0.9)
+    axes.set_xlabel(
+        "test error (%); circles: ensembles of single runs; bars: 95 % of single draws, mean"
+    )
+    return {"a9a": figure}
