@@ -251,3 +251,20 @@ def test_study(tmp_path: Path) -> None:
     assert [len(axes.get_lines()) >= 4 for axes in figure.axes] == [True] * 3
     partial = spike_slab.render(results | {"printed": None}, False)
     assert "as printed | - | - | - | - |" in partial
+
+
+def test_one_pair_says_little_about_two_hundred_weights() -> None:
+    """The averaged metric stays within 30 % of a multiple of the identity (docs/spike-slab.md)."""
+    x, y = (each[0] for each in Data.simulate(1).train)
+    made: list[SGLD] = []
+
+    def make(params: list[Tensor], lr: float) -> SGLD:
+        made.append(SGLD(params, lr, prior=SpikeAndSlabPrior(), preconditioner=DenseLBFGS(1)))
+        return made[-1]
+
+    run(make, 0.3, x[None], y[None], 800, 10, chain=0)
+    metric = made[0].preconditioner
+    assert isinstance(metric, DenseLBFGS)
+    values = torch.linalg.eigvalsh(metric.matrix)
+    assert values[-1] / values[0] < 1.3
+    assert torch.linalg.matrix_norm(x, 2) ** 2 / torch.linalg.matrix_norm(x, -2) ** 2 > 1000
