@@ -16,7 +16,6 @@ from torch import nn
 from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
-    HMC,
     PSGLD,
     SGFS,
     SGHMC,

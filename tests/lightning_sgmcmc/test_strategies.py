@@ -77,8 +77,7 @@ def test_two_processes_of_two_chains_are_four_chains(tmp_path: Path) -> None:
     draws = []
     for chain in range(4):
         single, joint = (
-            load_file(folder / f"samples/chain{chain}/step_40.safetensors")
-            for folder in (one, two)
+            load_file(folder / f"samples/chain{chain}/step_40.safetensors") for folder in (one, two)
         )
         for name, value in single.items():
             torch.testing.assert_close(joint[name], value, rtol=1e-4, atol=1e-5)
