@@ -26,10 +26,13 @@ from lightning_sgmcmc import (
     HASGLD,
     HMC,
     PSGLD,
+    SGFS,
     SGHMC,
     SGLD,
     SGNHT,
+    BlockFisher,
     DiagonalFisher,
+    FullFisher,
     NaturalLangevin,
     RMSProp,
     Sampler,
@@ -231,14 +234,27 @@ CASES = [
         order=2,
     ),
     Case("HASGLD", HASGLD),
-    Case("HASGLD-slots", HASGLD, options={"slots": 3, "memory": 1}, rows=10_000),
-    Case("HASGLD-all", HASGLD, options={"slots": None}, rows=4_000),
     Case("HAMCMC", HAMCMC, interleaved, {"memory": 3}),
     Case("SGLD-DOP", lambda p, **kw: SGLD(p, preconditioner=DiagonalFisher(), **kw)),
     Case("NaturalLangevin", NaturalLangevin),
-    Case("NaturalLangevin-model", NaturalLangevin, options={"labels": "model"}),
+    Case("SGFS", SGFS, scoring, rows=10_000),
     Case("SGNHT", SGNHT, invariant, {"momentum": 0.9}, order=2, fraction=0.01),
     Case("HMC", HMC, invariant, {"leapfrog_steps": 4}, order=np.inf, rows=8_000),
+]
+
+#: Other ways to hold or learn a metric, for which the laws on Gaussians suffice.
+VARIANTS = [
+    Case("HASGLD-slots", HASGLD, options={"slots": 3, "memory": 1}, rows=10_000),
+    Case("HASGLD-all", HASGLD, options={"slots": None}, rows=4_000),
+    Case("NaturalLangevin-model", NaturalLangevin, options={"labels": "model"}),
+    Case(
+        "SGLD-full", lambda p, **kw: SGLD(p, preconditioner=FullFisher("model"), **kw), rows=5_000
+    ),
+    Case("SGLD-block", lambda p, **kw: SGLD(p, preconditioner=BlockFisher(), **kw), rows=5_000),
+    Case("SGFS-d", SGFS, scoring, {"variant": "diagonal"}),
+    Case("SGFS-block", SGFS, scoring, {"variant": "block"}, rows=5_000),
+    Case("SGFS-b", SGFS, scoring, {"b": 2.0}, rows=5_000),
+    Case("SGFS-prior", SGFS, scoring, {"count_prior": True}, rows=5_000),
 ]
 
 
@@ -283,11 +299,13 @@ class Chains:
         self.rng = np.random.default_rng(seed)
         state, self.C = self._learn(seed, spread)
         self.data = posterior.data(dtype)
-        self.params = [
-            torch.zeros(rows, 1, dtype=dtype, requires_grad=True),
-            torch.zeros(rows, 1, posterior.dim - 1, dtype=dtype, requires_grad=True),
+        self.params: list[Tensor] = [
+            torch.zeros(1, 1, dtype=dtype, requires_grad=True),
+            torch.zeros(1, 1, posterior.dim - 1, dtype=dtype, requires_grad=True),
         ]
         self.sampler = self._build(self.params, seed)
+        for p in self.params:  # a dense metric of all rows as one chain would not fit
+            p.data = p.data.repeat(rows, *[1] * (p.dim() - 1))
         self.sampler.preconditioner.unstackable = None  # frozen, one C serves all chains
         self.sampler.stack(one_generator=True)
         target = _target(posterior, self.params, nn.Linear(posterior.dim - 1, 1))
@@ -305,10 +323,13 @@ class Chains:
             else torch.as_tensor(cholesky(self.V) / posterior.num_data, dtype=dtype)
         )
 
-    def set_step(self, fraction: float) -> None:
-        """Take a fraction of the largest stable step."""
-        largest = self.sampler.max_stable_lr(self.posterior.largest_curvature(self.C))
-        self.sampler.set_lr(fraction * largest)
+    def set_step(self, fraction: float, hessian: np.ndarray | None = None) -> None:
+        """Take a fraction of the largest stable step, where a bound of U's Hessian is known."""
+        if hessian is None:
+            curvature = self.posterior.largest_curvature(self.C)
+        else:
+            curvature = np.linalg.eigvals(self.C @ hessian).real.max() / self.posterior.num_data
+        self.sampler.set_lr(fraction * self.sampler.max_stable_lr(float(curvature)))
 
     def _build(self, params: list[Tensor], seed: int) -> Sampler:
         return self.case.build(
@@ -364,15 +385,13 @@ class Chains:
             expected = np.tile(column, (len(found), 1))
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * self.C.max())
 
-    @property
-    def setting(self) -> Setting:
-        """What the chain's law depends on, on a Gaussian posterior."""
+    def law_at(self, A: np.ndarray) -> Law:
+        """Return the law that the chain should follow where A is the Hessian of U."""
         p = self.posterior
-        assert isinstance(p, LinearRegression)
         h = self.sampler.param_groups[0]["lr"] / p.num_data
         n = self.batch_size or p.num_data
-        return Setting(
-            p.precision,
+        setting = Setting(
+            A,
             self.C,
             h,
             self.temperature,
@@ -381,11 +400,13 @@ class Chains:
             n,
             p.prior_variance,
         )
+        return self.case.law(setting)
 
     @property
     def law(self) -> Law:
         """The law that the chain should follow on a Gaussian posterior."""
-        return self.case.law(self.setting)
+        assert isinstance(self.posterior, LinearRegression)
+        return self.law_at(self.posterior.precision)
 
     def noise_law(self) -> NoiseLaw:
         """Return the covariance of the gradient noise that the chains meet."""

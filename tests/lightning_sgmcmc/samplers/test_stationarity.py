@@ -17,6 +17,7 @@ from tests.harness import (
     CASES,
     CORRELATED,
     SCALES,
+    VARIANTS,
     Case,
     Chains,
     Setting,
@@ -28,9 +29,9 @@ from tests.harness import (
 )
 from tests.posteriors import LinearRegression
 
-each_sampler = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+each_sampler = pytest.mark.parametrize("case", CASES + VARIANTS, ids=lambda c: c.name)
 each_linear_sampler = pytest.mark.parametrize(
-    "case", [c for c in CASES if c.linear], ids=lambda c: c.name
+    "case", [c for c in CASES + VARIANTS if c.linear], ids=lambda c: c.name
 )
 NOISE = np.diag([9.0, 400.0])
 
