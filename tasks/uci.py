@@ -192,6 +192,8 @@ class UCIRegression(RegressionTask):
         ends = [min(mean.min(), truth.min()), max(mean.max(), truth.max())]
         axes.plot(ends, ends, color="0.4", ls=":")
         column = self._data().column
+        if column.isdigit():
+            column = f"column {column}"
         axes.set_xlabel(f"predicted {column} with its 90 % band")
         axes.set_ylabel(f"{column} in the test rows")
         return {"predictions": figure}

@@ -274,16 +274,15 @@ def error_over_time(axes: Axes, results: dict[str, Any], labels: dict[str, str])
     axes.legend(fontsize="small")
 
 
-def paths(
-    panels: list[list[tuple[str, Array, NDArray[np.float64]]]],
-) -> Figure:
+def paths(panels: list[list[tuple[str, Array, NDArray[np.float64]]]], share: bool = True) -> Figure:
     """Draw paths over their targets' contours.
 
     Args:
         panels: Rows of panels, each a title, the target's covariance and the states [n, 2].
+        share: Draw all panels to one scale.
     """
     figure = new_figure(2.9 * len(panels[0]), 2.9 * len(panels))
-    grid = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharex=share, sharey=share)
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
     for row, line in zip(grid, panels, strict=True):

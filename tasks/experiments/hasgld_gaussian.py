@@ -161,23 +161,24 @@ def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
 def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
     """Return error over autocorrelation time (Figure 1 b) and the paths (Figure 1 a)."""
     drawn = {}
-    if any(
-        gaussians.rows(results, f"{name}-{reading}") for name in METHODS for reading in READINGS
-    ):
-        figure = new_figure(10, 4.6)
-        for axes, (reading, variance) in zip(
-            figure.subplots(1, 2, sharey=True), READINGS.items(), strict=True
-        ):
-            labels = {f"{name}-{reading}": label for name, label in LABELS.items()}
-            gaussians.error_over_time(axes, results, labels)
-            axes.set_title(rf"$\sigma_x^2 = {variance:g}$")
+    names = {
+        reading: {f"{name}-{reading}": label for name, label in LABELS.items()}
+        for reading in READINGS
+    }
+    found = [r for r in READINGS if any(gaussians.rows(results, name) for name in names[r])]
+    if found:
+        figure = new_figure(5 * len(found) + 1, 4.6)
+        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+        for axes, reading in zip(panels, found, strict=True):
+            gaussians.error_over_time(axes, results, names[reading])
+            axes.set_title(rf"$\sigma_x^2 = {READINGS[reading]:g}$")
         drawn["hasgld-gaussian"] = figure
-    panels = []
+    states = []
     for name in ("sgld", "hasgld_printed", "hasgld"):
         path = out / f"{name}-variance" / "path.npz"
         if path.is_file():
             with np.load(path) as stored:
-                panels.append((LABELS[name], target("variance"), stored["states"]))
-    if panels:
-        drawn["hasgld-gaussian-paths"] = gaussians.paths([panels])
+                states.append((LABELS[name], target("variance"), stored["states"]))
+    if states:
+        drawn["hasgld-gaussian-paths"] = gaussians.paths([states], share=False)
     return drawn
