@@ -285,12 +285,14 @@ def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, F
         axes.plot(chains, [-i] * len(chains), "o", color="0.0", mfc="none", ms=5, zorder=3)
     axes.axvline(PUBLISHED["pSGLD"], color="0.0", lw=1, ls=":")
     axes.annotate(
-        "published", (PUBLISHED["pSGLD"], 0.55), ha="right", fontsize=8, xytext=(-3, 0),
+        "published",
+        (PUBLISHED["pSGLD"], 0.5),
+        xytext=(3, 0),
         textcoords="offset points",
-    )  # fmt: skip
+        fontsize=8,
+    )
     axes.set_yticks([-i for i in range(len(shown))], [labels[name] for name in shown])
     axes.set_ylim(-len(shown) + 0.4, 0.9)
-    axes.set_xlabel(
-        "test error (%); circles: ensembles of single runs; bars: 95 % of single draws, mean"
-    )
+    axes.set_xlabel("test error (%)")
+    axes.set_title("circles: ensembles of runs; bars: 95 % of single draws, and mean", fontsize=9)
     return {"a9a": figure}

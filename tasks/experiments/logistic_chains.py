@@ -29,6 +29,7 @@ def sample_chains(
     burn_in: int,
     thinning: int = 1,
     freeze: bool = True,
+    one_generator: bool = False,
     label: str = "sampling",
 ) -> Array:
     """Run K chains from zero on independent minibatches, in float32, and return their draws.
@@ -45,6 +46,7 @@ def sample_chains(
         burn_in: Steps before the first draw.
         thinning: Steps between draws.
         freeze: Freeze the preconditioner where burn-in ends.
+        one_generator: Serve the noise of all chains from one generator, which is quicker.
         label: Name of the progress bar.
 
     Returns:
@@ -52,7 +54,7 @@ def sample_chains(
     """
     theta = torch.zeros(chains, x.shape[1], requires_grad=True)
     sampler = make([theta], lr=lr, num_data=len(x), prior=GaussianPrior(prior_variance))
-    sampler.stack()
+    sampler.stack(one_generator)
     data = (torch.from_numpy(x).float(), torch.from_numpy(y).float())
     stream = BatchStream(data, batch_size, "independent")
     stream.bind(torch.device("cpu"), seed=0, num_chains=chains)

@@ -45,6 +45,7 @@ def test_a_small_run_of_the_paper_s_configuration(root: Path) -> None:
         "--model.burn_in=40",
         "--model.thinning=20",
         "--trainer.max_steps=200",
+        "--trainer.log_every_n_steps=50",
         "--trainer.enable_progress_bar=false",
         "--model.intercept=true",
         f"--out={out}",
@@ -83,11 +84,12 @@ def test_a_small_run_of_the_paper_s_configuration(root: Path) -> None:
     )
 
 
-def test_studies_predict_as_the_posterior_does(root: Path) -> None:
-    """Laplace's draws and HMC's have the same predictions but for the posterior's skewness."""
+def test_references_predict_alike(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a tight prior the posterior is nearly the Gaussian that Laplace takes it for."""
+    monkeypatch.setattr(a9a, "PRIOR_VARIANCE", 0.05)
     found = {hmc: a9a.reference(hmc, False, root) for hmc in (False, True)}
     assert found[False]["gap"] < 0.01  # 4,000 draws against quadrature
-    assert found[True]["gap"] < 0.05
+    assert found[True]["gap"] < 0.01
     assert found[True]["acceptance"] > 0.6
     assert found[True]["divergences"] == 0
 

@@ -1,13 +1,16 @@
-"""Australian credit data: the file's form, its scaling, and its errors."""
+"""Australian credit data: the file's form, scaling and errors; the experiment's arithmetic."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tasks.data.australian import AustralianData, read_statlog
+from tasks.experiments import australian
 
 
 def written(root: Path, rows: int = 30, seed: int = 0) -> Path:
@@ -74,3 +77,74 @@ def test_missing_files_and_impossible_splits_are_errors(tmp_path: Path) -> None:
         AustralianData(str(tmp_path), num_test=30).setup()
     with pytest.raises(ValueError, match="num_test must not be negative"):
         AustralianData(str(tmp_path), num_test=-1)
+
+
+def test_runs_are_compared_with_the_posterior_s_moments() -> None:
+    """Two runs with known means and covariances, against N((1, -1), diag(4, 9))."""
+    z = np.random.default_rng(0).standard_normal((4000, 2))
+    z = (z - z.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(z.T))).T  # exactly N(0, I)'s
+    mean, covariance = np.array([1.0, -1.0]), np.diag([4.0, 9.0])
+    runs = np.stack([mean + z * [2, 3] + [1.0, 0.0], mean + z * [4, 3] + [0.0, -6.0]])
+    values = australian.compare(runs, mean, covariance)
+    assert values["mean_error"] == pytest.approx((0.5 + 0 + 0 + 2) / 4)
+    assert values["sd_ratio"] == pytest.approx((1 + 1 + 2 + 1) / 4)
+    assert values["sd_error"] == pytest.approx(1 / 4)
+    assert values["covariance_error"] == pytest.approx((16 / 4 - 1) / 8)  # one of eight is off
+    assert values["worth"] == pytest.approx(1 / ((0.25 + 4) / 4))
+    assert values["min_ess"] == pytest.approx(4000, rel=0.3)  # of 4,000 independent draws
+
+
+def test_a_step_injects_the_paper_s_epsilon_as_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Algorithm 1 adds N(0, epsilon G): 750 moves of SGLD, whose drift is 1e-3 of them.
+
+    Their variance lies within 5 of its standard errors, sqrt(2/750), but for 6e-7.
+    """
+    monkeypatch.setattr(australian, "BURN_IN", 0)
+    generator = np.random.default_rng(0)
+    x, y = generator.standard_normal((30, 15)), generator.integers(0, 2, 30).astype(float)
+    moves = australian.chains(australian.METHODS["sgld"], x, y, 1e-8, steps=1)
+    assert moves.shape == (50, 1, 15)
+    assert moves.var() / 1e-8 == pytest.approx(1, abs=5 * (2 / 750) ** 0.5)
+
+
+def test_a_study_reads_the_truth_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "data")
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path / "data"))
+    monkeypatch.setattr(australian, "BURN_IN", 20)
+    monkeypatch.setattr(australian.chains, "__defaults__", (60,))
+    (tmp_path / "truth").mkdir()
+    far = {"mean": [1e6] * 15, "covariance": np.eye(15).tolist()}
+    (tmp_path / "truth" / "results.json").write_text(json.dumps(far))
+    method = australian.METHODS["psgld-frozen"]
+    (row,) = australian.study(method, tmp_path / "psgld-frozen", (1e-4,))["rows"]
+    assert row["epsilon"] == 1e-4
+    assert row["mean_error"] == pytest.approx(1e6, rel=1e-4)
+
+
+def result(offset: float) -> dict[str, Any]:
+    columns = ("min_ess", "mean_error", "sd_error", "sd_ratio", "covariance_error", "worth")
+    return {
+        "rows": [
+            {"epsilon": e} | {c: offset + i + 1 for i, c in enumerate(columns)}
+            for e in australian.EPSILONS
+        ]
+    }
+
+
+def test_the_table_and_the_figure_show_every_method_and_step(tmp_path: Path) -> None:
+    results: dict[str, Any] = {n: result(10 * i) for i, n in enumerate(australian.METHODS)}
+    results["psgld-frozen"] = None
+    text = australian.render(results, chosen_from=False)
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 2 * len(australian.EPSILONS) + 1
+    assert "| SGLD | 1e-07 | 1.0 | 2.00 | 3.00 | 4.00 | 5.00 | 6 |" in rows
+    assert rows[-1] == "| pSGLD, frozen after burn-in | - | - | - | - | - | - | - |"
+    assert sum("not in the paper" in row for row in rows) == 4
+    panels = australian.figures(results, tmp_path)["australian"].axes
+    drawn = [
+        [list(line.get_ydata()) for line in axes.lines if len(line.get_xdata()) > 2]
+        for axes in panels
+    ]
+    count = len(australian.EPSILONS)
+    for ys, number in zip(drawn, (1, 2, 4, 2), strict=True):
+        assert ys == [[number] * count, [10 + number] * count]

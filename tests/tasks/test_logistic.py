@@ -182,6 +182,26 @@ class Pairs(L.LightningDataModule):
         )
 
 
+def test_drawn_labels_have_the_model_s_probability() -> None:
+    """A label is 1 where its uniform number lies below p, so its mean over (0, 1) is p."""
+    module = module_at(np.array([0.5, -1.0]), False)
+    x = torch.tensor([[1.0, 2.0], [3.0, 0.5]], dtype=torch.float64)
+    p = module.predictive((x, torch.zeros(2))).detach()
+    y = torch.zeros(2, dtype=torch.float64)
+    drawn = [module.draw_labels(((x, y), torch.full((2, 1), u)))[1] for u in np.linspace(0, 1, 999)]
+    torch.testing.assert_close(torch.stack(drawn).mean(0), p, atol=2e-3, rtol=0)
+
+
+def test_laplace_predictions_are_averages_of_sigmoids() -> None:
+    """Against 200,000 draws: three probabilities within 5 standard errors but for 2e-6."""
+    x, y = problem(12, 2)
+    found = laplace(x, y, 10.0)
+    w = np.random.default_rng(0).multivariate_normal(found.mean, found.covariance, 200_000)
+    p = expit(w @ x[:3].T)
+    error = p.std(0) / np.sqrt(len(w))
+    assert np.abs((found.predict(x[:3]) - p.mean(0)) / error).max() < 5
+
+
 def test_metrics_are_error_nll_and_brier() -> None:
     module = LogisticRegression(SAMPLER, num_features=1)
     p = torch.tensor([0.9, 0.2, 0.6, 0.5], dtype=torch.float64)
