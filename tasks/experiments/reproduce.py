@@ -24,7 +24,16 @@ from tasks.experiments.cell import Cell, Study
 #: ``choices() -> list[Cell | Study]``, the runs that its protocol was chosen from, and
 #: ``figures(results: dict[str, dict | None], out: Path) -> dict[str, Figure]``. ``results`` holds
 #: the content of every cell's ``results.json``, None where it is not finished.
-TABLES = ("a9a", "australian", "hasgld_gaussian", "psgld_gaussian", "spike_slab", "table1", "uci")
+TABLES = (
+    "a9a",
+    "australian",
+    "hasgld_gaussian",
+    "mnist79",
+    "psgld_gaussian",
+    "spike_slab",
+    "table1",
+    "uci",
+)
 
 
 def main(root: Path, arguments: list[str] | None = None) -> None:
