@@ -53,8 +53,8 @@ class SGMCMCModule(L.LightningModule):
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain
             whose C still adapts and whose target is biased, and the run says so.
         step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one,
-            measured where burn-in ends, where the sampler takes over and, if C adapts from
-            nothing, after 1, 4, 16, ... steps.
+            measured where burn-in ends, where the sampler takes over, and 1, 4, 16, ... steps
+            after that.
         curvature_batches: Minibatches from which that one is estimated.
         cycle: Length in steps of a cyclical step size, for keeping draws; None for none.
         sampling: Fraction of each cycle whose states are kept.
@@ -398,9 +398,10 @@ class SGMCMCModule(L.LightningModule):
         if step == self.draw_schedule.burn_in:
             self._end_burn_in()
         elif self.sampler.auto_lr and step < self.draw_schedule.burn_in:
-            # A C that starts from nothing changes by orders of magnitude in its first steps.
-            adapts = not self.optimizer_steps and not self.sampler.preconditioner.frozen
-            if step == self.optimizer_steps or (adapts and _power_of_four(step)):
+            # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
+            # chain's first steps.
+            taken = step - self.optimizer_steps
+            if taken == 0 or _power_of_four(taken):
                 self._choose_step_size()
 
     def _chain_step(self, batch: Batch) -> Tensor:
