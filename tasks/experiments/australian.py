@@ -201,6 +201,7 @@ def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
 def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
     """Return ESS, error of the mean and sd over the step size, and error over error."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(9, 6.6), layout="constrained")
     panels = figure.subplots(2, 2)
@@ -219,6 +220,11 @@ def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, F
     _lines(last, results, "sd_error", "mean_error")
     last.set(xscale="log", yscale="log", ylabel=columns["mean_error"])
     last.set_xlabel("error of the sd (posterior sd)")
+    last.set_xticks([0.2, 0.5, 1, 2, 4], ["0.2", "0.5", "1", "2", "4"])
+    for axes in (panels[0, 1], last):
+        axes.set_yticks([0.3, 0.5, 1, 2], ["0.3", "0.5", "1", "2"])
+    for axis in (last.xaxis, last.yaxis, panels[0, 1].yaxis):
+        axis.set_minor_formatter(NullFormatter())
     panels[0, 0].legend(frameon=False, fontsize=8)
     panels[0, 0].annotate(
         "not in the paper",
