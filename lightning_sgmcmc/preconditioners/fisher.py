@@ -169,17 +169,18 @@ class DiagonalFisher(Fisher):
         centred: bool = False,
     ) -> None:
         super().__init__(labels, eps, floor=floor, power=power, memory=memory, centred=centred)
-        # J and C^(1/2) as vectors, and the same memory as lists like the parameters.
-        self._flat = (torch.empty(0), torch.empty(0))
+        # J, C^-1 and C^(1/2) as vectors, and the same memory as lists like the parameters.
+        self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
         self._squares: list[Tensor] = []
+        self._inverse: list[Tensor] = []
         self._root: list[Tensor] = []
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Allocate the diagonal of J for these parameters."""
         super().attach(params, lead)
         zeros = flatten([torch.zeros_like(p) for p in params], lead)
-        self._flat = (zeros, torch.ones_like(zeros))
-        self._squares, self._root = (unflatten(v, params, lead) for v in self._flat)
+        self._flat = (zeros, torch.ones_like(zeros), torch.ones_like(zeros))
+        self._squares, self._inverse, self._root = (unflatten(v, params, lead) for v in self._flat)
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
         weight = rate * self._unbiased()
@@ -195,13 +196,13 @@ class DiagonalFisher(Fisher):
         return self.eps + self.floor * self._flat[0].mean(-1, keepdim=True)
 
     def _refresh(self) -> None:
-        squares, root = self._flat
-        torch.add(squares, self.damping(), out=root).rsqrt_()
+        squares, inverse, root = self._flat
+        torch.add(squares, self.damping(), out=inverse)
+        torch.rsqrt(inverse, out=root)
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
-        torch._foreach_mul_(vectors, self._root)
-        torch._foreach_mul_(vectors, self._root)
+        torch._foreach_div_(vectors, self._inverse)
         return vectors
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
@@ -212,8 +213,7 @@ class DiagonalFisher(Fisher):
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (J_ii + eps)."""
-        scaled = torch._foreach_div(list(vectors), self._root)
-        return inner(scaled, scaled, self.lead)
+        return inner(vectors, torch._foreach_mul(list(vectors), self._inverse), self.lead)
 
     def inverse_noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw C^(-1/2) z."""
@@ -230,8 +230,8 @@ class DiagonalFisher(Fisher):
     ) -> list[Tensor]:
         """Divide by scale (J_ii + eps) + diagonal, in place."""
         assert matrix is None
-        for v, root, d in zip(vectors, self._root, diagonal, strict=True):
-            v.div_(scale / root.square() + d)
+        for v, inverse, d in zip(vectors, self._inverse, diagonal, strict=True):
+            v.div_(scale * inverse + d)
         return vectors
 
     def state_dict(self) -> dict[str, Any]:
@@ -246,3 +246,4 @@ class DiagonalFisher(Fisher):
             self._refresh()
         else:
             self._flat[1].fill_(1.0)
+            self._flat[2].fill_(1.0)

@@ -92,7 +92,8 @@ class DenseFisher(Fisher):
         self._J: list[Tensor] = []  # [K, U, m, m]
         self._roots: list[Tensor] = []  # S, empty while C is the identity
         self._rows: dict[int, Tensor] = {}  # X of the blocks whose root takes a low-rank update
-        self._since_fresh, self._kept = 0, 1.0  # low-rank updates, and what is left of J since
+        # Low-rank updates since the last fresh factor, what is left of its J, and of the last J.
+        self._since_fresh, self._kept, self._keep = 0, 1.0, 1.0
         self._params: list[Tensor] = []
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
@@ -160,7 +161,7 @@ class DenseFisher(Fisher):
                 self._kept * (1 - rate),
             )
         )
-        self._low_rank_keep = 1 - rate
+        self._keep = 1 - rate
 
     def _block_rows(self, block: Block, chunk: list[Tensor], grads: Sequence[Tensor]) -> Tensor:
         """Return per-example gradients as X [K * U, n, m]."""
@@ -186,7 +187,7 @@ class DenseFisher(Fisher):
         for place, X in self._rows.items():
             S = self._roots[place]
             Y = S.flatten(0, 1).mT @ X.mT
-            fresh[place] = _low_rank_root(S.flatten(0, 1), Y, self._low_rank_keep).view_as(S)
+            fresh[place] = _low_rank_root(S.flatten(0, 1), Y, self._keep).view_as(S)
         self._roots = [fresh[place] for place in range(len(self._J))]
         self._rows = {}
 

@@ -78,12 +78,12 @@ class QuasiDiagonalFisher(DiagonalFisher):
         per_example.accumulate_bias_products_(self._products, 1 - rate, rate)
 
     def _refresh(self) -> None:
-        squares, root = self._flat
+        squares, inverse, root = self._flat
         damping = self.damping()
-        torch.add(squares, damping, out=root)
+        torch.add(squares, damping, out=inverse)
         for (w, b), products, means in self._each_unit():
-            schur = self._root[w]
-            torch.div(products, _like(self._root[b], products), out=means)
+            schur = self._inverse[w]
+            torch.div(products, _like(self._inverse[b], products), out=means)
             schur.addcmul_(products, means, value=-1)
             # At least eps but for rounding, by Cauchy and Schwarz.
             if isinstance(damping, Tensor):
@@ -91,7 +91,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
                 torch.maximum(schur, smallest, out=schur)
             else:
                 schur.clamp_min_(damping)
-        root.rsqrt_()
+        torch.rsqrt(inverse, out=root)
 
     def _each_unit(self) -> Iterator[tuple[tuple[int, int], Tensor, Tensor]]:
         return zip(self._units, self._products, self._means, strict=True)
