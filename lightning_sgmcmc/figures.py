@@ -52,7 +52,8 @@ def learning_curve(path: Path, module: SGMCMCModule) -> Figure:
         if name in columns:
             upper.plot(*columns[name], label=label, **style)
     upper.set_ylabel("mean negative log-likelihood")
-    lower.semilogy(*columns["lr"], color="k", lw=1)
+    if "lr" in columns:  # a run shorter than the logging interval has none
+        lower.semilogy(*columns["lr"], color="k", lw=1)
     lower.set_ylabel("step size")
     lower.set_xlabel("step")
     for axes in (upper, lower):
