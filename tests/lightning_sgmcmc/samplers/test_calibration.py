@@ -35,7 +35,7 @@ def simulated() -> tuple[np.ndarray, LogisticRegression]:
     return theta, LogisticRegression(x, y, prior_variance=1.0)
 
 
-def check_calibration(case: Case, burn_in: int = 300, thinning: int = 80) -> None:
+def check_calibration(case: Case, burn_in: int = 200, thinning: int = 50) -> None:
     """Assert that the truths' ranks are uniform.
 
     Raises:

@@ -3,7 +3,7 @@
 On linear regression the minibatch noise is a known function of the weights' covariance, so that
 P = M P M' + Q + gain (V0 + K(P)) gain' is exact at every stable step, and the autocovariance at
 lag k is M^k P. Compared by means over independent chains; false-alarm rate: 1e-6 a statistic
-(tests/harness.py), 22 a check, some 20 checks: one in 2,000 for the file.
+(tests/harness.py), 22 a check, fewer than 30 checks: one in 1,500 for the file.
 """
 
 from __future__ import annotations

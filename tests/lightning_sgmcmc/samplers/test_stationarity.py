@@ -3,7 +3,7 @@
 Thousands of chains, 200 steps, on Gaussians with scales 1 and 0.1 and with correlation 0.95; the
 law includes the bias of the step. False-alarm rate: 1e-6 a statistic (tests/harness.py), 39
 statistics a check (mean, variance and shape of six numbers, 15 products, and the like), fewer than
-60 checks: one in 400 for the file, were the seeds changed.
+90 checks: one in 280 for the file, were the seeds changed.
 """
 
 from __future__ import annotations
