@@ -121,6 +121,8 @@ class Sampler(torch.optim.Optimizer):
         """Take the first axis of every parameter for K chains, numbered from ``chain`` on.
 
         Chain k then moves as it would alone, with the noise stream ``chain + k``.
+        Parameters given as :class:`Stacked` are so from the start, which spares a metric with a
+        matrix over all weights from being made for the K chains as one.
 
         Args:
             one_generator: Serve the noise of all chains from the first one's generator, for

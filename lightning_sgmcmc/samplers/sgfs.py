@@ -150,7 +150,13 @@ class SGFS(Sampler):
         return math.sqrt(max(0.0, 2 / (self.gamma * self.lr) - 1))
 
     def max_stable_lr(self, eigenvalue: float) -> float:
-        """Return the smaller of the stability limit and 2/gamma, above which noise is too much."""
+        """Return the smaller of the stability limit and 2/gamma, above which noise is too much.
+
+        With a b of another kind than "fisher", whose steps C alone does not tell, infinity: 2/gamma
+        is still an error to exceed.
+        """
+        if not isinstance(self.b, str):
+            return math.inf
         limit = super().max_stable_lr(eigenvalue)
         return min(limit, 2 / self.gamma) if self.fisher.batch_size else limit
 
