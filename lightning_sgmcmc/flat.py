@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 
-def flatten(tensors: Sequence[Tensor], lead: int = 0) -> Tensor:
-    """Join a list of tensors into one new vector [d], or [K, d] for K chains."""
-    return torch.cat([t.reshape(*t.shape[:lead], -1) for t in tensors], dim=-1)
+def flatten(tensors: Sequence[Tensor], lead: int = 0, out: Tensor | None = None) -> Tensor:
+    """Join a list of tensors into one vector [d], or [K, d] for K chains, new unless given."""
+    parts = [t.reshape(*t.shape[:lead], -1) for t in tensors]
+    return torch.cat(parts, dim=-1) if out is None else torch.cat(parts, dim=-1, out=out)
 
 
 def unflatten(vector: Tensor, like: Sequence[Tensor], lead: int = 0) -> list[Tensor]:

@@ -91,19 +91,21 @@ class LBFGSOperator:
         """The changes y, oldest first."""
         return [] if self.rows is None else list(self.rows.unbind(-2)[self.count :])
 
-    def apply(self, vector: Tensor) -> Tensor:
-        """Return G times a vector [..., d]."""
+    def apply(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return G times a vector [..., d], in ``out`` if given."""
+        scaled = torch.div(vector, self.gamma, out=out)
         if self.rows is None:
-            return vector / self.gamma
+            return scaled
         inner = _dense(self._product, _dense(self.rows, vector))
-        return _add_rows_(vector / self.gamma, self.rows, inner)
+        return _add_rows_(scaled, self.rows, inner)
 
-    def root(self, vector: Tensor) -> Tensor:
-        """Return S times a vector [..., d]."""
+    def root(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return S times a vector [..., d], in ``out`` if given."""
+        scaled = torch.div(vector, self.gamma.sqrt(), out=out)
         if self.rows is None:
-            return vector / self.gamma.sqrt()
+            return scaled
         inner = _dense(self._root, _dense(self.rows, vector))
-        return _add_rows_(vector / self.gamma.sqrt(), self.rows[..., : self.count, :], inner)
+        return _add_rows_(scaled, self.rows[..., : self.count, :], inner)
 
 
 def _add_rows_(vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -115,6 +117,8 @@ def _add_rows_(vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
 
 def _dense(matrix: Tensor, vector: Tensor) -> Tensor:
     """Return matrix [..., m, n] times vector [..., n]."""
+    if matrix.dim() == 2 and vector.dim() == 1:
+        return torch.mv(matrix, vector)
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
@@ -196,12 +200,16 @@ class AveragedLBFGS(Preconditioner):
         self._count = 0
         self._operators: list[LBFGSOperator] = []
         self._weights: list[float] = []
+        # Vectors [d] or [K, d] used over and over: fresh memory of their size is slow to come by.
+        self._work: list[Tensor] = []
+        self._spare: tuple[Tensor, Tensor] | None = None
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Forget everything; C = I until the first gradient."""
         super().attach(params, lead)
         self._recent, self._count = [], 0
         self._like = list(params)
+        self._work, self._spare = [], None
         self._start(torch.ones(1, dtype=params[0].dtype, device=params[0].device))
 
     def update(self, grads: Sequence[Tensor]) -> None:
@@ -235,10 +243,13 @@ class AveragedLBFGS(Preconditioner):
 
         A move of length zero carries no curvature: its pair is passed over, in all chains.
         """
-        s, y = flatten(moved, self.lead), flatten(change, self.lead)
+        outs = self._spare or (None, None)
+        s, y = (flatten(v, self.lead, o) for v, o in zip((moved, change), outs, strict=True))
         if not bool((dot(s, s) > 0).all()):
             return
-        self._recent = [*self._recent, (s, y)][-self.memory :]
+        full = len(self._recent) == self.memory
+        self._spare = self._recent.pop(0) if full else None
+        self._recent.append((s, y))
         sy = dot(s, y)
         gamma = (dot(y, y) / sy).clamp_min(self.delta / self.num_data)
         self._gamma = torch.where(sy > 0, gamma, self._gamma)
@@ -258,27 +269,36 @@ class AveragedLBFGS(Preconditioner):
                 self._operators[i] = newest
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
-        """Return C times ``vectors``."""
-        vector = flatten(vectors, self.lead)
-        total: Tensor | None = None
-        for weight, operator in zip(self._weights, self._operators, strict=True):
-            product = operator.apply(vector)
+        """Multiply by C, in place."""
+        vector, result, _ = self._buffers()
+        flatten(vectors, self.lead, vector)
+        for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
+            product = operator.apply(vector, None if i else result)
             if weight != 1:
                 product.mul_(weight)
-            total = product if total is None else total.add_(product)
-        assert total is not None
-        return unflatten(total, vectors, self.lead)
+            if i:
+                result.add_(product)
+        torch._foreach_copy_(vectors, unflatten(result, vectors, self.lead))
+        return vectors
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw sum_j sqrt(w_j) S_j z_j."""
-        total: Tensor | None = None
-        for weight, operator in zip(self._weights, self._operators, strict=True):
-            eta = operator.root(flatten(stream.increments(), self.lead))
+        vector, _, result = self._buffers()
+        for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
+            z = flatten(stream.increments(), self.lead, vector)
+            eta = operator.root(z, None if i else result)
             if weight != 1:
                 eta.mul_(weight**0.5)
-            total = eta if total is None else total.add_(eta)
-        assert total is not None
-        return unflatten(total, self._like, self.lead)
+            if i:
+                result.add_(eta)
+        return unflatten(result, self._like, self.lead)
+
+    def _buffers(self) -> list[Tensor]:
+        """Return three vectors: an argument, a product, and noise that outlives both."""
+        if not self._work or self._work[0].device != self._like[0].device:
+            first = flatten([torch.zeros_like(p) for p in self._like], self.lead)
+            self._work = [first, torch.zeros_like(first), torch.zeros_like(first)]
+        return self._work
 
     def state_dict(self) -> dict[str, Any]:
         """Return the pairs, the operators and their weights."""
@@ -302,7 +322,7 @@ class AveragedLBFGS(Preconditioner):
             return [t.to(device) for t in tensors]
 
         self._count, self._gamma = state["count"], state["gamma"].to(device)
-        self._recent = [(s.to(device), y.to(device)) for s, y in state["recent"]]
+        self._recent = [(s.to(device).clone(), y.to(device).clone()) for s, y in state["recent"]]
         self._weights = list(state["weights"])
         self._operators = [
             LBFGSOperator(here(op["steps"]), here(op["changes"]), op["gamma"].to(device), self.r)

@@ -103,6 +103,7 @@ class Sampler(torch.optim.Optimizer):
         #: Minibatch gradients used so far.
         self.gradients = 0
         self._one_generator = False
+        self._pair: Any = ()
         names = self.param_groups[0].get("param_names")
         self.names: list[str] | None = list(names) if names is not None else None
         self._attach()
@@ -302,11 +303,22 @@ class Sampler(torch.optim.Optimizer):
             self.preconditioner.update(grads)
         pair = None
         if wants_pair:
-            pair = ([p.neg() for p in self.params], [g.neg() for g in grads])
+            pair = self._start_pair(grads)
         self._move(grads)
         self.steps_taken += 1
         self.gradients += 1
         return pair
+
+    def _start_pair(self, grads: list[Tensor]) -> Pair:
+        """Return minus the weights and minus the gradient, in memory kept for it."""
+        if not self._pair or self._pair[0][0].device != self.params[0].device:
+            self._pair = tuple([torch.empty_like(p) for p in self.params] for _ in range(2))
+        moved, change = self._pair
+        for old, p in zip(moved, self.params, strict=True):
+            torch.neg(p, out=old)
+        for old, g in zip(change, grads, strict=True):
+            torch.neg(g, out=old)
+        return moved, change
 
     def _learn(self, pair: Pair, grads: list[Tensor]) -> None:
         """Show the preconditioner the move and the change of the gradient along it."""
