@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 POINTS = 60
 #: Line, marker and grey of each method in turn.
-STYLES = (("-", "o", "0.0"), ("--", "s", "0.35"), (":", "^", "0.5"), ("-.", "D", "0.7"))
+STYLES = (
+    ("-", "o", "0.0"),
+    ("--", "s", "0.35"),
+    (":", "^", "0.5"),
+    ("-.", "D", "0.6"),
+    ("-", "v", "0.75"),
+)
 
 
 def errors(mean: Array, part: Part) -> tuple[Array, Array]:
@@ -150,7 +156,7 @@ def draw(labels: dict[str, str], out: Path, adapting: int) -> Figure:
         with np.load(out / name / "curves.npz") as stored:
             content = dict(stored)
         line, marker, shade = STYLES[i]
-        place = np.arange(1, shown + 1) + 0.18 * (i - (len(labels) - 1) / 2)
+        place = np.arange(1, shown + 1) + 0.16 * (i - (len(labels) - 1) / 2)
         mean = content["mean"][:, :shown]
         middle_value, low, high = mean.mean(0), mean.min(0), mean.max(0)
         left.errorbar(
@@ -167,6 +173,7 @@ def draw(labels: dict[str, str], out: Path, adapting: int) -> Figure:
             _curve(axes, content["gradients"], content[key], line, shade, label)
         beta, truth = content["beta"][:shown], content["truth"].mean(1)
     left.hlines(beta, np.arange(shown) + 0.55, np.arange(shown) + 1.45, color="0.0", lw=1)
+    left.set_xticks(np.arange(1, shown + 1))
     left.set_xlabel("coefficient (bars: the true values)")
     left.set_ylabel("posterior mean, with the range over data sets")
     left.legend(frameon=False, fontsize="x-small")
@@ -174,7 +181,8 @@ def draw(labels: dict[str, str], out: Path, adapting: int) -> Figure:
         (middle, truth[0], "mean squared error"),
         (right, truth[1], "mean absolute error"),
     ):
-        axes.axhline(value, color="0.8", lw=1, zorder=0)
+        axes.axhline(value, color="0.5", lw=0.8, zorder=0)
+        axes.set_ylim(bottom=0.95 * value)
         axes.axvline(adapting, color="0.8", lw=1, zorder=0)
         axes.set_xlabel("gradients of all the data")
         axes.set_ylabel(f"{title} on 50 test examples")

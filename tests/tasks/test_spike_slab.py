@@ -13,7 +13,7 @@ import torch
 from scipy import integrate
 from torch import Tensor
 
-from lightning_sgmcmc import SGLD, AveragedLBFGS
+from lightning_sgmcmc import SGLD, AveragedLBFGS, SpikeAndSlabPrior
 from lightning_sgmcmc.noise import NoiseStream
 from tasks.experiments import spike_slab
 from tasks.experiments.dense_lbfgs import DenseLBFGS
