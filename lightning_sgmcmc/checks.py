@@ -141,8 +141,6 @@ def target_notes(sampler: Sampler, freeze: bool, stream: BatchStream | None) -> 
     if sampler.preconditioner.adaptive and not freeze:
         notes.append("draws are kept while the preconditioner adapts, which changes the target")
     if sampler.prior.adaptive and not freeze:
-        notes.append("draws are kept while the prior adapts: they are of a target that moves")
-    if sampler.prior.adaptive and not freeze:
         notes.append("draws are kept while the prior adapts, so that the target still moves")
     if stream is not None and sampler.batches == "independent" != stream.sampling:
         notes.append(

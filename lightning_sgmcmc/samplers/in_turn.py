@@ -24,6 +24,9 @@ class ChainsInTurn(Sampler):
     Args:
         make: Builds the sampler of one chain from its parameters.
         params: The stacked parameters, pairs of name and tensor [K, ...].
+
+    Raises:
+        ValueError: If the prior adapts to its chain.
     """
 
     def __init__(
@@ -36,6 +39,11 @@ class ChainsInTurn(Sampler):
             sampler.chain += k
             self.samplers.append(sampler)
         first = self.samplers[0]
+        if first.prior.adaptive:
+            raise ValueError(
+                f"{first.prior!r} adapts to its chain, and {first.name} cannot run several "
+                "stacked: use one chain a process (--trainer.strategy chains)"
+            )
         super().__init__(
             Stacked(params),
             "auto" if first.auto_lr else first.lr,

@@ -12,7 +12,8 @@ import torch
 from scipy import integrate, optimize, stats
 from torch import Tensor
 
-from lightning_sgmcmc import PSGLD, SGLD, Sampler, SpikeAndSlabPrior
+from lightning_sgmcmc import HASGLD, PSGLD, SGLD, Sampler, SpikeAndSlabPrior
+from lightning_sgmcmc.samplers.in_turn import ChainsInTurn
 from tests.lightning_sgmcmc.priors.cases import CHAINS, attached, params
 from tests.lightning_sgmcmc.problem import N, Problem
 
@@ -234,6 +235,12 @@ def test_follows_the_chain_once_a_step_until_frozen() -> None:
     before = hyper(sampler.prior)
     problem.run(sampler, 3)
     assert torch.equal(hyper(sampler.prior), before)
+
+
+def test_chains_in_turn_refuse_an_adapting_prior() -> None:
+    params = [("w", torch.zeros(2, 3, requires_grad=True))]
+    with pytest.raises(ValueError, match="adapts to its chain, and HASGLD cannot run several"):
+        ChainsInTurn(lambda own: HASGLD(own, 0.1, prior=SpikeAndSlabPrior()), params)
 
 
 def test_a_loaded_state_is_not_shared() -> None:
