@@ -434,6 +434,8 @@ class SGMCMCModule(L.LightningModule):
             sampler.add_prior_gradient_()
         optimizer.step()
         sampler.apply_masks_()
+        if sampler.prior.adaptive and not sampler.prior.frozen:
+            sampler.prior.update(sampler.params)
         scheduler.step()
         return loss.detach()
 

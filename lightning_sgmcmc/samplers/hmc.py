@@ -215,6 +215,7 @@ class HMC(Sampler):
         self.steps_taken += 1
         if self.prior.adaptive and not self.prior.frozen:
             self.prior.update(self.params)
+            self._theta = []  # the likelihood may use what the prior has learned
         return loss
 
     def _move(self, grads: list[Tensor]) -> None:

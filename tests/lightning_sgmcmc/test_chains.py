@@ -21,6 +21,7 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    AveragedLBFGS,
     DiagonalFisher,
     FullFisher,
     GaussianPrior,
@@ -57,6 +58,7 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
     "SGFS-diagonal": partial(SGFS, lr=0.05, variant="diagonal", prior=PRIOR),
     "HAMCMC": partial(HAMCMC, lr=1e-2, prior=PRIOR),
     "HASGLD": partial(HASGLD, lr=1e-2, prior=PRIOR),
+    "SGHMC-LBFGS": partial(SGHMC, lr=1e-3, prior=PRIOR, preconditioner=AveragedLBFGS()),
     "HASGLD-slots": partial(HASGLD, lr=1e-2, slots=3, memory=3, prior=PRIOR),
 }
 each_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -86,7 +88,7 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"burn_in": 6, "thinning": 14}
     module = Toy(make, net(), num_chains=K, starts="same", **settings)
     trainer(tmp_path / "all", 20).fit(module, datamodule=ToyData(sampling=sampling))
-    assert isinstance(module.sampler, ChainsInTurn) == name.startswith("HASGLD")
+    assert isinstance(module.sampler, ChainsInTurn) == name.startswith(("HASGLD", "SGHMC-LBFGS"))
     ends = []
     for chain in range(K):
         alone = Toy(partial(make, chain=chain), net(), **settings)
