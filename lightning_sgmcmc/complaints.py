@@ -33,13 +33,23 @@ def reason(message: str, error: BaseException | None = None) -> str:
         return f"{name} has no option {refused[1]!r}{known}"
     unknown = re.search(r"Expected a dot import path string: (\S+)", causes[-1])
     if unknown:
-        choices = ", ".join(n for n in samplers.__all__ if n != "Sampler")
-        known = f": choose one of {choices}, or the path of a class" if "sampler" in field else ""
+        known = (
+            f": choose one of {', '.join(_samplers())}, or the path of a class"
+            if "sampler" in field
+            else ""
+        )
         return f"{field}: unknown class {unknown[1]!r}{known}"
     text = " ".join(causes[-1].split())
     if not text.startswith(("Expected a", "Does not validate")):
         return text
     return f"{field}: {_expected(causes)}"
+
+
+def _samplers() -> list[str]:
+    """Return the names of the samplers that a run can be given."""
+    helpers = (samplers.Sampler, samplers.ChainsInTurn)
+    members = ((name, getattr(samplers, name)) for name in samplers.__all__)
+    return sorted(n for n, m in members if issubclass(m, samplers.Sampler) and m not in helpers)
 
 
 def _field(causes: list[str]) -> str:

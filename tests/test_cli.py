@@ -135,7 +135,8 @@ def test_stopped_run_continues(configs: Path) -> None:
         (["--task", "toy", "--model.sampler.lr=-1"], "lr must be a positive number"),
         (
             ["--task", "toy", "--model.sampler=NoSampler"],
-            "model.sampler: unknown class 'NoSampler': choose one of HASGLD, PSGLD, SGHMC, SGLD",
+            "model.sampler: unknown class 'NoSampler': choose one of HAMCMC, HASGLD, HMC, "
+            "NaturalLangevin, PSGLD, SGFS, SGHMC, SGLD, SGNHT, or the path of a class",
         ),
         (["--task", "toy", "--nonsense=1"], "nonsense"),
         (["--task", "toy", "--trainer.max_steps=few"], "trainer.max_steps: expected int, got few"),

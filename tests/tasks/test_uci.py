@@ -223,8 +223,8 @@ def run(arguments: list[str], out: Path) -> Path:
 
 def test_a_run_from_the_shell_finds_the_noise(csv: Path, tmp_path: Path, capsys: Any) -> None:
     """Two short chains; sigma of 360 rows has a relative standard error of .04."""
-    short = ["--model.num_chains=2", "--model.burn_in_optimizer.steps=200", "--model.burn_in=300"]
-    options = [f"--data.file={csv}", "--data.target=price", "--trainer.max_steps=500", *short]
+    short = ["--model.num_chains=2", "--model.burn_in_optimizer.steps=500", "--model.burn_in=1000"]
+    options = [f"--data.file={csv}", "--data.target=price", "--trainer.max_steps=1800", *short]
     folder = run(options, tmp_path / "run")
     output = capsys.readouterr().out
     assert output.splitlines()[-1] == str(folder)
