@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.noise import Increments
-from lightning_sgmcmc.preconditioners import Preconditioner
+from lightning_sgmcmc.preconditioners import Identity, Preconditioner
 from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers.base import Sampler
 
@@ -90,5 +90,11 @@ class SGLD(Sampler):
         torch._foreach_add_(self.params, drift, alpha=-lr)
         if gamma is not None:
             torch._foreach_add_(self.params, self._masked(gamma), alpha=lr * scale)
-        if scale:
-            torch._foreach_add_(self.params, self.noise(), alpha=math.sqrt(2 * lr * scale))
+        if not scale:
+            return
+        size = math.sqrt(2 * lr * scale)
+        plain = isinstance(self.preconditioner, Identity) and self.masks is None
+        if plain and self.increments == "moment-matched":
+            self.stream.add_increments_(self.params, size)
+        else:
+            torch._foreach_add_(self.params, self.noise(), alpha=size)

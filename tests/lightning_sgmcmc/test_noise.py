@@ -129,3 +129,12 @@ def test_errors() -> None:
 
 def _flat(parts: list) -> list[Tensor]:
     return [*parts[0], *parts[2]]
+
+
+@pytest.mark.parametrize("increments", ["gaussian", "moment-matched"])
+def test_adding_increments_is_adding_what_is_drawn(increments: str) -> None:
+    like = [torch.zeros(3, 4), torch.zeros(5)]
+    drawn = NoiseStream(like, 1, increments=increments).increments()
+    NoiseStream(like, 1, increments=increments).add_increments_(like, 0.25)
+    for found, z in zip(like, drawn, strict=True):
+        torch.testing.assert_close(found, 0.25 * z)

@@ -17,23 +17,23 @@ from tests.harness import assert_normal
 
 
 def test_increments_have_the_moments_of_a_normal_up_to_the_third() -> None:
-    """256 equally likely values: mean 0, variance 1, third moment 0, exactly; fourth 1.8.
+    """128 equally likely values: mean 0, variance 1, third moment 0, exactly; fourth 1.8.
 
-    Frequencies of two million draws by chi-square on 255 degrees of freedom (5 deviations).
+    Frequencies of two million draws by chi-square on 127 degrees of freedom (5 deviations).
     """
     theta = torch.zeros(2_000_000, requires_grad=True)
     sampler = SGLD([theta], 0.5, increments="moment-matched", num_data=1)
     theta.grad = torch.zeros_like(theta)
     sampler.step()
     values, counts = np.unique(theta.detach().numpy(), return_counts=True)
-    assert len(values) == 256
+    assert len(values) == 128
     assert abs(values.mean()) < 1e-4
     assert np.mean(values**2) == pytest.approx(1, abs=1e-4)
     assert abs(np.mean(values**3)) < 1e-3
     assert np.mean(values**4) == pytest.approx(1.8, abs=1e-3)
-    expected = 2_000_000 / 256
+    expected = 2_000_000 / 128
     chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert abs(chi_square - 255) < 5 * math.sqrt(2 * 255)
+    assert abs(chi_square - 127) < 5 * math.sqrt(2 * 127)
 
 
 def bias(lr: float, increments: Increments) -> tuple[float, float]:
