@@ -26,7 +26,7 @@ from steps import hardware
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior
+from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, NaturalLangevin
 from lightning_sgmcmc.chains import ChainStack, starts
 from lightning_sgmcmc.samplers import Sampler, Stacked
 from lightning_sgmcmc.statistics import PerExample
@@ -36,6 +36,7 @@ N = 10_000
 SAMPLERS: dict[str, Callable[[Any], Sampler]] = {
     "SGLD": lambda p: SGLD(p, 1e-4, num_data=N, prior=GaussianPrior()),
     "PSGLD": lambda p: PSGLD(p, 1e-5, num_data=N, prior=GaussianPrior()),
+    "NaturalLangevin": lambda p: NaturalLangevin(p, 1e-5, num_data=N, prior=GaussianPrior()),
     "SGHMC": lambda p: SGHMC(p, 1e-4, num_data=N, prior=GaussianPrior()),
 }
 
