@@ -152,11 +152,9 @@ class SGFS(Sampler):
     def max_stable_lr(self, eigenvalue: float) -> float:
         """Return the smaller of the stability limit and 2/gamma, above which noise is too much.
 
-        With a b of another kind than "fisher", whose steps C alone does not tell, infinity: 2/gamma
-        is still an error to exceed.
+        It is that of steps lr C, hence of b = I: along directions in which another b is smaller
+        than I, steps are longer, and at most 2/gamma C.
         """
-        if not isinstance(self.b, str):
-            return math.inf
         limit = super().max_stable_lr(eigenvalue)
         return min(limit, 2 / self.gamma) if self.fisher.batch_size else limit
 
