@@ -249,6 +249,10 @@ STYLES = (
 )
 
 
+#: A covariance error in closed form below which a sampler is exact up to rounding.
+EXACT = 1e-9
+
+
 def error_over_time(axes: Axes, results: dict[str, Any], labels: dict[str, str]) -> None:
     """Draw covariance error over autocorrelation time, a line each; closed forms as crosses."""
     for (name, label), (style, shade) in zip(labels.items(), STYLES, strict=False):
@@ -257,7 +261,8 @@ def error_over_time(axes: Axes, results: dict[str, Any], labels: dict[str, str])
             continue
         act = [row["act"] for row in found]
         axes.loglog(act, [row["error"] for row in found], style, color=shade, label=label, ms=4)
-        exact = [row["closed"] for row in found if row.get("closed")]
+        closed = [row["closed"] for row in found if row.get("closed")]
+        exact = [e for e in closed if e["error"] > EXACT]  # 0 has no place on a logarithmic axis
         if exact:
             axes.plot(
                 [e["act"] for e in exact],

@@ -165,7 +165,11 @@ def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, F
         reading: {f"{name}-{reading}": label for name, label in LABELS.items()}
         for reading in READINGS
     }
-    found = [r for r in READINGS if any(gaussians.rows(results, name) for name in names[r])]
+    found = [
+        reading
+        for reading in READINGS
+        if any("error" in row for name in names[reading] for row in gaussians.rows(results, name))
+    ]
     if found:
         figure = new_figure(5 * len(found) + 1, 4.6)
         panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
