@@ -49,7 +49,7 @@ def bind_data(module: SGMCMCModule) -> BatchStream | None:
 def bind_target(module: SGMCMCModule) -> Target:
     """Make the target of a module's chains, with all that the sampler needs, and attach it."""
     sampler, trainer = module.sampler, module.trainer
-    share, own = replicas(trainer)[1], module.own_batches
+    share, own = replicas(trainer).size, module.own_batches
 
     def average(tensors: list[Tensor]) -> None:
         for tensor in tensors:

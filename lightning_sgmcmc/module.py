@@ -297,7 +297,7 @@ class SGMCMCModule(L.LightningModule):
 
     def _first_chain(self) -> int:
         """Return how many chains run in the processes before this one."""
-        independent = self._trainer is not None and not replicas(self.trainer)[2]
+        independent = self._trainer is not None and not replicas(self.trainer).data_parallel
         return self.trainer.global_rank * self.num_chains if independent else 0
 
     def configure_optimizers(self) -> Any:

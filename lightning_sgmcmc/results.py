@@ -143,7 +143,7 @@ def diagnostics(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> di
 
 def _joined(trainer: L.Trainer, traces: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return traces [K, ...] with the chains of all processes."""
-    if replicas(trainer)[2]:
+    if replicas(trainer).data_parallel:
         return traces
     gathered = trainer.strategy.all_gather(
         torch.from_numpy(traces).to(trainer.strategy.root_device)
@@ -188,7 +188,8 @@ def build(
         "temperature": sampler.temperature,
         "num_data": sampler.num_data,
         "num_parameters": sampler.num_parameters,
-        "num_chains": module.num_chains * (1 if replicas(trainer)[2] else trainer.world_size),
+        "num_chains": module.num_chains
+        * (1 if replicas(trainer).data_parallel else trainer.world_size),
         "num_draws": keep.num_draws,
         "num_gradients": module.num_gradients,
         "wall_seconds": wall_seconds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -36,6 +36,15 @@ def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str
     return chosen
 
 
+def mismatched(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    """Return the names that are in one of two states alone, or have another shape there."""
+    return sorted(
+        name
+        for name in own.keys() | given.keys()
+        if name not in own or name not in given or own[name].shape != given[name].shape
+    )
+
+
 def load_pretrained(module: nn.Module, path: str | Path) -> None:
     """Load the weights of a checkpoint into a module, before anything is sampled.
 
@@ -61,11 +70,7 @@ def load_pretrained(module: nn.Module, path: str | Path) -> None:
     if not given.keys() & own.keys():
         given = {f"net.{name}": value for name, value in given.items()}
         own = {name: value for name, value in own.items() if name.startswith("net.")}
-    wrong = sorted(
-        name
-        for name in own.keys() | given.keys()
-        if name not in own or name not in given or own[name].shape != given[name].shape
-    )
+    wrong = mismatched(own, given)
     if wrong:
         raise ValueError(
             f"{file} does not fit the module: {', '.join(wrong[:5])} differ in name or shape"

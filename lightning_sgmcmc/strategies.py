@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
@@ -54,13 +54,28 @@ class ChainsStrategy(DDPStrategy):
 StrategyRegistry.register("chains", ChainsStrategy, description="chains of its own per process")
 
 
-def replicas(trainer: L.Trainer) -> tuple[int, int, bool]:
-    """Return this process's rank among those that share its chains, their number, and whether.
+class Replicas(NamedTuple):
+    """The processes that share this process's chains.
 
-    Returns:
-        (rank, number of processes, True) for data-parallel chains, and (0, 1, False) where every
-        process has chains of its own.
+    Attributes:
+        rank: This process's number among them; 0 writes what they share.
+        size: How many they are.
+        data_parallel: False where every process has chains of its own.
     """
+
+    rank: int
+    size: int
+    data_parallel: bool
+
+
+def replicas(trainer: L.Trainer) -> Replicas:
+    """Return with whom this process shares its chains."""
     if isinstance(trainer.strategy, ChainsStrategy):
-        return 0, 1, False
-    return trainer.global_rank, trainer.world_size, True
+        return Replicas(0, 1, False)
+    return Replicas(trainer.global_rank, trainer.world_size, True)
+
+
+def own_checkpoint(trainer: L.Trainer, path: Path) -> Path:
+    """Return where this process's checkpoint goes that is asked for as ``path``."""
+    strategy = trainer.strategy
+    return Path(strategy.own(path)) if isinstance(strategy, ChainsStrategy) else path

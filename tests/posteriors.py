@@ -7,6 +7,7 @@ bias and the rest the weights of a ``torch.nn.Linear`` layer.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,7 @@ from lightning_sgmcmc import GaussianPrior
 
 
 @dataclass(frozen=True)
-class Posterior:
+class Posterior(ABC):
     """exp(-sum_i loss(x_i' theta, y_i) - |theta|^2 / (2 prior_variance)).
 
     Attributes:
@@ -60,21 +61,21 @@ class Posterior:
         rest = set(self.__dataclass_fields__) - {"x", "y"}
         return {name: getattr(self, name) for name in rest}
 
+    @abstractmethod
     def loss(self, eta: Tensor, y: Tensor) -> Tensor:
         """Return -log p(y | eta), elementwise."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slope(self, eta: Tensor, y: Tensor) -> Tensor:
         """Return d loss / d eta."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, eta: Tensor, uniform: Tensor) -> Tensor:
         """Map uniform numbers in (0, 1) to draws y ~ p(y | eta)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bend(self, eta: Tensor, y: Tensor) -> Tensor:
         """Return d^2 loss / d eta^2."""
-        raise NotImplementedError
 
     def nll(self, theta: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return per-example losses, [n] for theta [d] and [R, n] for [R, d]."""

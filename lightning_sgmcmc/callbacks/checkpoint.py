@@ -10,6 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from lightning_sgmcmc.callbacks.run import run_folder
+from lightning_sgmcmc.strategies import own_checkpoint, replicas
 
 
 class ChainCheckpoint(Checkpoint):
@@ -42,7 +43,6 @@ class ChainCheckpoint(Checkpoint):
         path: Path = run_folder(trainer) / "checkpoints" / "last.ckpt"
         temporary = path.with_name(".last.ckpt.tmp")
         trainer.save_checkpoint(temporary, weights_only=False)
-        own = getattr(trainer.strategy, "own", str)
-        if trainer.is_global_zero or own is not str:
-            os.replace(own(temporary), own(path))
+        if replicas(trainer).rank == 0:
+            os.replace(own_checkpoint(trainer, temporary), own_checkpoint(trainer, path))
         trainer.strategy.barrier("ChainCheckpoint")

@@ -18,7 +18,7 @@ from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.held_out import HeldOut
-from lightning_sgmcmc.posterior.probes import Probes
+from lightning_sgmcmc.posterior.probes import Probes, place_names, spread_evenly
 from lightning_sgmcmc.strategies import replicas
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ class KeepDraws(L.Callback):
         due = module.draw_schedule.count(trainer.max_steps) if trainer.max_steps > 0 else 0
         if module.draw_budget:
             self._stride = max(1, math.ceil(due / module.draw_budget))
-        writes = replicas(trainer)[0] == 0
+        writes = replicas(trainer).rank == 0
         if self._restored is not None:
             self._restore(trainer, self._restored, module.device)
         elif writes and any((store.folder / "index.json").exists() for store in self._stores):
@@ -109,7 +109,7 @@ class KeepDraws(L.Callback):
         states = [module.chain_state(k) for k in range(len(self._stores))]
         if module.draw_budget and (self.num_draws - 1) % self._stride == 0:
             for store, state in zip(self._stores, states, strict=True):
-                if replicas(trainer)[0] == 0:
+                if replicas(trainer).rank == 0:
                     if not store.draws:
                         store.save_constants(constants(module))
                     store.save(step, state, weight)
@@ -170,7 +170,7 @@ class KeepDraws(L.Callback):
     def mean_weights(self, module: SGMCMCModule) -> dict[str, Tensor]:
         """Return the weighted mean over all draws and chains of the sampled weights, by name."""
         total = [*self._mean, torch.tensor(self._mean_weight, device=self._mean[0].device)]
-        if not replicas(module.trainer)[2]:  # the chains of all processes
+        if not replicas(module.trainer).data_parallel:  # the chains of all processes
             total = [module.trainer.strategy.reduce(t, reduce_op="sum") for t in total]
         pairs = zip(module.chain_state(0), total[:-1], strict=True)
         return {name: value / total[-1] for name, value in pairs}
@@ -203,23 +203,17 @@ class KeepDraws(L.Callback):
             Names such as ``net.0.weight[17]``, and values [K, draws, count] of the K chains of
             this process; no draws where none is stored.
         """
-        sizes = {name: value.numel() for name, value in module.chain_state(0).items()}
-        ends = np.cumsum(list(sizes.values()))
-        chosen = np.unique(np.linspace(0, ends[-1] - 1, count).astype(int))
-        layers = np.searchsorted(ends, chosen, side="right")
-        names = list(sizes)
-        places = [
-            (names[layer], int(index - (ends[layer] - sizes[names[layer]])))
-            for layer, index in zip(layers, chosen, strict=True)
-        ]
+        places = spread_evenly(module.chain_state(0), count)
+        names = place_names(places)
         chains = []
         for store in self._stores:
             rows = []
             for draw in store.draws:
-                tensors = {name: t.reshape(-1).numpy() for name, t in store.load(draw).items()}
-                rows.append([tensors[name][i] for name, i in places])
-            chains.append(np.array(rows, dtype=np.float64).reshape(len(rows), len(places)))
-        return [f"{name}[{i}]" for name, i in places], np.stack(chains)
+                tensors = store.load(draw)
+                parts = [tensors[name].reshape(-1)[i].double() for name, i in places.items()]
+                rows.append(torch.cat(parts).numpy())
+            chains.append(np.array(rows, dtype=np.float64).reshape(len(rows), len(names)))
+        return names, np.stack(chains)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the index, the ensembles (joined over processes) and the mean of the weights."""
@@ -253,7 +247,7 @@ class KeepDraws(L.Callback):
         self._weights = list(state["weights"])
         self.probes.load_state_dict(state["probes"])
         for store in self._stores:
-            if replicas(trainer)[0] == 0:
+            if replicas(trainer).rank == 0:
                 store.rewind(draws)
             store.draws = list(draws)
         self._mean = [m.to(device) for m in state["mean"]]

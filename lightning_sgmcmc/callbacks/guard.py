@@ -66,7 +66,7 @@ class ChainGuard(L.Callback):
             )
         if (
             trainer.world_size > 1
-            and replicas(trainer)[2]
+            and replicas(trainer).data_parallel
             and trainer.global_step % self.replicas_every == 0
         ):
             self._compare_replicas(trainer, pl_module)

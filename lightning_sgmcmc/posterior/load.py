@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
+from lightning_sgmcmc.selection import mismatched
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.module import SGMCMCModule
@@ -44,12 +45,7 @@ class Posterior:
         for name, tensor in [*module.named_buffers(), *module.named_parameters()]:
             if tensor.numel() == 0 and name in given:  # its shape is known from the data only
                 tensor.data = tensor.data.new_empty(given[name].shape)
-        state = module.state_dict()
-        wrong = sorted(
-            name
-            for name in state.keys() | given.keys()
-            if name not in state or name not in given or state[name].shape != given[name].shape
-        )
+        wrong = mismatched(module.state_dict(), given)
         if wrong:
             raise ValueError(
                 f"the draws are of another module: {', '.join(wrong[:5])} "

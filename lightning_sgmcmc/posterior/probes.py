@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,28 @@ Array = NDArray[np.float64]
 _WEIGHTS, _FEWEST = 1024, 16
 
 
+def spread_evenly(weights: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """Return the indices, in each flattened tensor, of weights spread evenly over all of them.
+
+    Args:
+        weights: Tensors by name.
+        count: Number of weights, at most as many as there are.
+    """
+    sizes = [value.numel() for value in weights.values()]
+    ends = np.cumsum(sizes)
+    chosen = np.unique(np.linspace(0, ends[-1] - 1, count).astype(int))
+    layers = np.searchsorted(ends, chosen, side="right")
+    return {
+        name: torch.from_numpy(chosen[layers == i] - (ends[i] - sizes[i]))
+        for i, name in enumerate(weights)
+    }
+
+
+def place_names(places: Mapping[str, Tensor]) -> list[str]:
+    """Return names such as ``net.0.weight[17]`` of the weights at some indices."""
+    return [f"{name}[{i}]" for name, chosen in places.items() for i in chosen.tolist()]
+
+
 class Probes:
     """Traces of weights spread evenly over the network, of grad U there, and of predictions.
 
@@ -26,24 +49,13 @@ class Probes:
     """
 
     def __init__(self, module: SGMCMCModule) -> None:
-        sizes = {name: value.numel() for name, value in module.chain_state(0).items()}
-        ends = np.cumsum(list(sizes.values()))
         count = max(_FEWEST, _WEIGHTS // module.num_chains)
-        chosen = np.unique(np.linspace(0, ends[-1] - 1, count).astype(int))
-        layers = np.searchsorted(ends, chosen, side="right")
-        names = list(sizes)
-        self._places = [
-            torch.from_numpy(chosen[layers == i] - (ends[i] - sizes[name]))
-            for i, name in enumerate(names)
-        ]
+        places = spread_evenly(module.chain_state(0), count)
+        self._places = list(places.values())
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
-        self.names = [
-            f"{name}[{place}]"
-            for name, places in zip(names, self._places, strict=True)
-            for place in places.tolist()
-        ]
+        self.names = place_names(places)
         #: How many of them lie in each tensor.
-        self.layers = {n: len(p) for n, p in zip(names, self._places, strict=True) if len(p)}
+        self.layers = {name: len(chosen) for name, chosen in places.items() if len(chosen)}
         self._traces: dict[str, list[Tensor]] = {"weights": [], "forces": [], "predictions": []}
 
     def record(self, module: SGMCMCModule, predictions: Tensor | None) -> None:
