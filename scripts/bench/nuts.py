@@ -151,6 +151,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     data = AustralianData(args.data_root)
+    data.prepare_data()
     data.setup()
     x, y = data.arrays("train")
     x = with_intercept(x)

@@ -8,10 +8,15 @@ import numpy as np
 
 from lightning_sgmcmc.batches import Sampling
 from tasks.data.binary import BinaryData, Examples, hold_out
-from tasks.data.download import data_root
+from tasks.data.download import data_root, fetch
 
 #: Numbers in a line of the file: 14 features and the label.
 COLUMNS = 15
+#: The file as the UCI archive serves it.
+CHECKSUM = "sha256:3abe5af151afa50b999a9ba21cbc884e80d80a4050b716cf88b34a2e6ecb731c"
+_URL = (
+    "https://archive.ics.uci.edu/ml/machine-learning-databases/statlog/australian/australian.dat"
+)
 
 
 class AustralianData(BinaryData):
@@ -21,8 +26,9 @@ class AustralianData(BinaryData):
     model's. All examples are for training unless ``num_test`` says otherwise.
 
     Args:
-        root: Folder of data sets, in which the file lies as ``australian/australian.dat``; None
-            is $SGMCMC_DATA_ROOT or ``./data``.
+        root: Folder of data sets, into which the file is fetched as
+            ``australian/australian.dat`` unless it is there; None is $SGMCMC_DATA_ROOT or
+            ``./data``.
         num_test: Examples held out for testing, at random.
         num_val: Training examples held out for validation, at random.
         batch_size: Examples in a minibatch.
@@ -47,6 +53,10 @@ class AustralianData(BinaryData):
             raise ValueError(f"num_test must not be negative, got {num_test}")
         self.path = data_root(root) / "australian" / "australian.dat"
         self.num_test = num_test
+
+    def prepare_data(self) -> None:
+        """Fetch the file, unless it is there, and check it."""
+        fetch(_URL, self.path, CHECKSUM)
 
     def examples(self) -> tuple[Examples, Examples | None]:
         """Read the file and split off the test examples."""

@@ -10,7 +10,14 @@ import numpy as np
 
 from lightning_sgmcmc.batches import Sampling
 from tasks.data.binary import BinaryData, Examples
-from tasks.data.download import data_root
+from tasks.data.download import data_root, fetch
+
+#: Checksums of a9a's files as LIBSVM's site serves them.
+A9A = {
+    "a9a": "sha256:f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+    "a9a.t": "sha256:1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+}
+_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/{name}"
 
 
 class LIBSVMData(BinaryData):
@@ -62,7 +69,8 @@ class A9AData(LIBSVMData):
     Who earns more than 50,000 dollars. The test file ends at feature 122.
 
     Args:
-        root: Folder of data sets, in which the files lie as ``libsvm/a9a`` and ``libsvm/a9a.t``.
+        root: Folder of data sets, into which the files are fetched as ``libsvm/a9a`` and
+            ``libsvm/a9a.t`` unless they are there; None is $SGMCMC_DATA_ROOT or ``./data``.
         num_val: Training examples held out for validation.
         batch_size: Examples in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
@@ -98,6 +106,11 @@ class A9AData(LIBSVMData):
             sampling=sampling,
             split_seed=split_seed,
         )
+
+    def prepare_data(self) -> None:
+        """Fetch both files, unless they are there, and check them."""
+        for name, checksum in A9A.items():
+            fetch(_URL.format(name=name), self.root / "libsvm" / name, checksum)
 
 
 def read_libsvm(path: Path, num_features: int) -> Examples:

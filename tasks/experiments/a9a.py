@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_sgmcmc import PSGLD, SGHMC, SGLD, RMSProp, Sampler
+from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp, Sampler
 from lightning_sgmcmc.diagnostics import ess
 from tasks.data.libsvm import A9AData
 from tasks.experiments.cell import Cell, Study
@@ -40,22 +40,32 @@ def _sghmc(params: Any, **kwargs: Any) -> Sampler:
 
 
 #: Samplers beside the paper's; C adapts in burn-in and freezes there.
-METHODS: dict[str, Callable[..., Sampler]] = {"sgld": SGLD, "psgld": PSGLD, "sghmc": _sghmc}
+METHODS: dict[str, Callable[..., Sampler]] = {
+    "sgld": SGLD,
+    "psgld": PSGLD,
+    "sghmc": _sghmc,
+    "natural": NaturalLangevin,
+    "sgfs": partial(SGFS, count_prior=True),
+}
 LABELS = {
     "sgld-published": "SGLD, the paper's step",
     "psgld-published": "pSGLD, the paper's step, adapting",
     "sgld": "SGLD",
     "psgld": "pSGLD, frozen",
     "sghmc": "SGHMC, momentum .9, RMSProp frozen",
+    "natural": "NaturalLangevin, frozen",
+    "sgfs": "SGFS-f, frozen",
 }
 #: Step sizes tried on a validation split, and the chosen ones: those whose ensemble comes closest
 #: to the posterior's predictions there.
 GRID = {
-    "sgld": (0.05, 0.2, 1.0),
-    "psgld": (0.01, 0.05, 0.2),
-    "sghmc": (0.0003, 0.001, 0.003, 0.01),
+    "sgld": (0.05, 0.2, 0.5, 1.0, 2.0),
+    "psgld": (0.005, 0.01, 0.02, 0.05, 0.1, 0.2),
+    "sghmc": (0.0003, 0.001, 0.002, 0.003, 0.005, 0.01),
+    "natural": (0.001, 0.003, 0.005, 0.01, 0.02, 0.05),
+    "sgfs": (0.0005, 0.001, 0.002, 0.003),  # the largest possible is 2 / (1 + N / 50) = .00307
 }
-STEP = {"sgld": 1.0, "psgld": 0.05, "sghmc": 0.003}
+STEP = {"sgld": 1.0, "psgld": 0.05, "sghmc": 0.003, "natural": 0.01, "sgfs": 0.003}
 #: Validation examples: a tenth of the training set.
 NUM_VAL = 3256
 REFERENCES = {
@@ -107,6 +117,7 @@ def run(method: str, lr: float, num_val: int, folder: Path) -> dict[str, Any]:
         folder: Not used: the draws need no file.
     """
     data = A9AData(num_val=num_val)
+    data.prepare_data()
     data.setup()
     x, y = data.arrays("train")
     draws = sample_chains(
@@ -136,6 +147,7 @@ def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
         folder: Not used: the draws need no file.
     """
     data = A9AData()
+    data.prepare_data()
     data.setup()
     (x, y), (test_x, test_y) = data.arrays("train"), data.arrays("test")
     if intercept:
@@ -262,7 +274,18 @@ def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
             )
         )
         lines.append(f"| {name} | {' | '.join(values)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"Closest: {', '.join(_closest(results))}."])
+
+
+def _closest(results: dict[str, dict[str, Any] | None]) -> list[str]:
+    """Return each method with the step of its smallest distance, of those that are finished."""
+    found = []
+    for method, steps in GRID.items():
+        runs = [results.get(f"{method}-lr{lr:g}") for lr in steps]
+        gaps = {lr: run["gap"] for lr, run in zip(steps, runs, strict=True) if run is not None}
+        if gaps:
+            found.append(f"{method} at {min(gaps, key=lambda lr: gaps[lr]):g}")
+    return found
 
 
 def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:

@@ -68,6 +68,7 @@ def cells() -> list[Cell | Study]:
 def examples() -> tuple[Array, Array]:
     """Return all the standardised features with a column of ones, [690, 15], and the labels."""
     data = AustralianData()
+    data.prepare_data()
     data.setup()
     x, y = data.arrays("train")
     return with_intercept(x), y

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from lightning_sgmcmc import BatchStream, GaussianPrior, Sampler
+from lightning_sgmcmc import BatchStream, GaussianPrior, Sampler, Target
+from lightning_sgmcmc.samplers import Stacked
+from lightning_sgmcmc.statistics import PerExample
 from tasks.experiments.loop import sample
 from tasks.logistic import mean_gradient
 
@@ -52,17 +55,27 @@ def sample_chains(
     Returns:
         Weights [K, draws, D].
     """
-    theta = torch.zeros(chains, x.shape[1], requires_grad=True)
-    sampler = make([theta], lr=lr, num_data=len(x), prior=GaussianPrior(prior_variance))
+    theta = torch.zeros(chains, 1, x.shape[1], requires_grad=True)  # weights of a linear layer
+    sampler = make(
+        Stacked([theta]), lr=lr, num_data=len(x), prior=GaussianPrior(prior_variance)
+    )
     sampler.stack(one_generator)
+    target = stacked_target(theta, len(x))
+    sampler.attach(target)
     data = (torch.from_numpy(x).float(), torch.from_numpy(y).float())
     stream = BatchStream(data, batch_size, "independent")
     stream.bind(torch.device("cpu"), seed=0, num_chains=chains)
 
     def gradient(theta: Tensor, step: int) -> Tensor:
-        return mean_gradient(theta, *stream.at(step))
+        batch = stream.at(step)
+        if "per_example" not in sampler.needs:
+            return mean_gradient(theta[:, 0], *batch).unsqueeze(1)
+        target.use(batch)
+        with target.recording():
+            (found,) = target.gradient(batch)
+        return found
 
-    return sample(
+    draws = sample(
         sampler,
         steps=steps,
         gradient=gradient,
@@ -71,3 +84,29 @@ def sample_chains(
         freeze=freeze,
         label=label,
     )
+    return draws[:, :, 0]
+
+
+def stacked_target(theta: Tensor, num_data: int) -> Target:
+    """Return the likelihood of K logistic regressions, with per-example gradients.
+
+    Args:
+        theta: Weights [K, 1, D], which the target keeps; batches are x [K, n, D] and y [K, n].
+        num_data: N.
+    """
+    net = nn.Linear(theta.shape[2], 1, bias=False)
+    loss = functional.binary_cross_entropy_with_logits
+
+    def alone(batch: tuple[Tensor, Tensor]) -> Tensor:
+        return loss(net(batch[0]).squeeze(-1), batch[1], reduction="none")
+
+    def together(batch: tuple[Tensor, Tensor]) -> Tensor:
+        def chain(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            logits = torch.func.functional_call(net, {"weight": weight}, (x,)).squeeze(-1)
+            return loss(logits, y, reduction="none")
+
+        return torch.func.vmap(chain)(theta, *batch)
+
+    target = Target(together, [theta], num_data, lead=1)
+    target.per_example = PerExample(net, ["weight"], [theta], alone, lead=1)
+    return target
