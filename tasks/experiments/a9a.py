@@ -65,7 +65,7 @@ GRID = {
     "natural": (0.001, 0.003, 0.005, 0.01, 0.02, 0.05),
     "sgfs": (0.0005, 0.001, 0.002, 0.003),  # the largest possible is 2 / (1 + N / 50) = .00307
 }
-STEP = {"sgld": 1.0, "psgld": 0.05, "sghmc": 0.003, "natural": 0.01, "sgfs": 0.003}
+STEP = {"sgld": 1.0, "psgld": 0.02, "sghmc": 0.003, "natural": 0.01, "sgfs": 0.003}
 #: Validation examples: a tenth of the training set.
 NUM_VAL = 3256
 REFERENCES = {

@@ -56,9 +56,7 @@ def sample_chains(
         Weights [K, draws, D].
     """
     theta = torch.zeros(chains, 1, x.shape[1], requires_grad=True)  # weights of a linear layer
-    sampler = make(
-        Stacked([theta]), lr=lr, num_data=len(x), prior=GaussianPrior(prior_variance)
-    )
+    sampler = make(Stacked([theta]), lr=lr, num_data=len(x), prior=GaussianPrior(prior_variance))
     sampler.stack(one_generator)
     target = stacked_target(theta, len(x))
     sampler.attach(target)
