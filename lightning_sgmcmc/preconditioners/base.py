@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from lightning_sgmcmc.noise import NoiseStream
@@ -32,6 +33,8 @@ class Preconditioner(ABC):
     needs_per_example: bool = False
     #: Why many chains cannot share one computation, None where they can.
     unstackable: str | None = None
+    #: :meth:`move_` takes fewer passes over memory than :meth:`apply_` and :meth:`noise` do.
+    fused: bool = False
     #: Number of leading axes of every tensor that count chains.
     lead: int = 0
     #: N, which the sampler sets: some constants are stated on the scale of the sum over data.
@@ -71,6 +74,26 @@ class Preconditioner(ABC):
     @abstractmethod
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw from N(0, C). The result is a buffer that the next draw may overwrite."""
+
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Take a Langevin step: params <- params - lr * C gradient + size * C^(1/2) z.
+
+        Args:
+            params: Changed in place.
+            gradient: May be overwritten.
+            stream: Source of z.
+            lr: Weight of the drift.
+            size: Weight of the noise, positive.
+        """
+        torch._foreach_add_(params, self.apply_(gradient), alpha=-lr)
+        torch._foreach_add_(params, self.noise(stream), alpha=size)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor | None:
         """Return v' C^-1 v, [] or [K], or None where C^-1 is not at hand."""

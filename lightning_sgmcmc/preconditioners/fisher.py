@@ -158,6 +158,8 @@ class DiagonalFisher(Fisher):
     Before the first update C is the identity. The arguments are those of :class:`Fisher`.
     """
 
+    fused = True
+
     def __init__(
         self,
         labels: Labels = "data",
@@ -210,6 +212,19 @@ class DiagonalFisher(Fisher):
         z = stream.increments()
         torch._foreach_mul_(z, self._root)
         return z
+
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Add C^(1/2) (size * z - lr * C^(1/2) gradient) to ``params``."""
+        z = stream.increments()
+        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
+        torch._foreach_addcmul_(params, z, self._root, value=size)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (J_ii + eps)."""

@@ -98,8 +98,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
-        for (w, b), _, means in self._each_unit():
-            vectors[w].addcmul_(means, _like(vectors[b], means), value=-1)
+        self._off_biases_(vectors)
         super().apply_(vectors)
         return self._onto_biases(vectors)
 
@@ -107,7 +106,28 @@ class QuasiDiagonalFisher(DiagonalFisher):
         """Draw A z."""
         return self._onto_biases(super().noise(stream))
 
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Add A (size * z - lr * A' gradient) to ``params``."""
+        self._off_biases_(gradient)
+        z = stream.increments()
+        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
+        torch._foreach_mul_(z, self._root)
+        torch._foreach_add_(params, self._onto_biases(z), alpha=size)
+
+    def _off_biases_(self, vectors: list[Tensor]) -> None:
+        """Subtract m_i v_0 from v_i: A' without its diagonal."""
+        for (w, b), _, means in self._each_unit():
+            vectors[w].addcmul_(means, _like(vectors[b], means), value=-1)
+
     def _onto_biases(self, vectors: list[Tensor]) -> list[Tensor]:
+        """Subtract sum_i m_i v_i from v_0: A without its diagonal, in place."""
         for ((w, b), _, means), scratch in zip(self._each_unit(), self._scratch, strict=True):
             torch.mul(means, vectors[w], out=scratch)
             vectors[b].sub_(scratch.sum(list(range(self.lead + 1, means.dim()))))

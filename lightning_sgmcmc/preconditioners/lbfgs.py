@@ -107,6 +107,18 @@ class LBFGSOperator:
         inner = _dense(self._root, _dense(self.rows, vector))
         return _add_rows_(scaled, self.rows[..., : self.count, :], inner)
 
+    def step(
+        self, gradient: Tensor, z: Tensor, lr: float, size: float, out: Tensor | None = None
+    ) -> Tensor:
+        """Return size * S z - lr * G gradient, in ``out`` if given; both arguments are [..., d]."""
+        result = torch.mul(z, size / self.gamma.sqrt(), out=out)
+        result.addcmul_(gradient, -lr / self.gamma)
+        if self.rows is None:
+            return result
+        inner = -lr * _dense(self._product, _dense(self.rows, gradient))
+        inner[..., : self.count] += size * _dense(self._root, _dense(self.rows, z))
+        return _add_rows_(result, self.rows, inner)
+
 
 def _add_rows_(vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     """Add the rows [..., m, d], weighted by [..., m], to a vector [..., d] in place."""
@@ -167,6 +179,7 @@ class AveragedLBFGS(Preconditioner):
     """
 
     adaptive = True
+    fused = True
     needs_second_gradient = True
 
     def __init__(
@@ -292,6 +305,24 @@ class AveragedLBFGS(Preconditioner):
             if i:
                 result.add_(eta)
         return unflatten(result, self._like, self.lead)
+
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Add sum_j (sqrt(w_j) size * S_j z_j - w_j lr * G_j gradient) to ``params``."""
+        vector, z, result = self._buffers()
+        flatten(gradient, self.lead, vector)
+        for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
+            flatten(stream.increments(), self.lead, z)
+            step = operator.step(vector, z, weight * lr, weight**0.5 * size, None if i else result)
+            if i:
+                result.add_(step)
+        torch._foreach_add_(params, unflatten(result, params, self.lead))
 
     def _buffers(self) -> list[Tensor]:
         """Return three vectors: an argument, a product, and noise that outlives both."""

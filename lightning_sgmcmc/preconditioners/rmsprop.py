@@ -44,6 +44,7 @@ class RMSProp(Preconditioner):
     """
 
     adaptive = True
+    fused = True
 
     def __init__(
         self,
@@ -65,10 +66,9 @@ class RMSProp(Preconditioner):
         self.alpha, self.eps, self.floor = alpha, eps, floor
         self.gamma_probes, self.start_at_gradient = gamma_probes, start_at_gradient
         self.needs_target = gamma_probes is not None
-        # V, C and C^(1/2) as vectors, and the same memory as lists like the parameters.
-        self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
+        # V and C^(1/2) as vectors, and the same memory as lists like the parameters.
+        self._flat = (torch.empty(0), torch.empty(0))
         self._square_avg: list[Tensor] = []
-        self._metric: list[Tensor] = []
         self._root: list[Tensor] = []
         self._started = False
 
@@ -77,10 +77,8 @@ class RMSProp(Preconditioner):
         super().attach(params, lead)
         self._started = False
         zeros = flatten([torch.zeros_like(p) for p in params])
-        self._flat = (zeros, zeros.clone(), zeros.clone())
-        self._square_avg, self._metric, self._root = (
-            unflatten(vector, params) for vector in self._flat
-        )
+        self._flat = (zeros, zeros.clone())
+        self._square_avg, self._root = (unflatten(vector, params) for vector in self._flat)
         self._refresh()
 
     def update(self, grads: Sequence[Tensor]) -> None:
@@ -96,21 +94,22 @@ class RMSProp(Preconditioner):
         self._refresh()
 
     def _refresh(self) -> None:
-        square_avg, metric, root = self._flat
-        torch.sqrt(square_avg, out=metric)
+        square_avg, root = self._flat
+        torch.sqrt(square_avg, out=root)
         if self.floor and self.lead:
-            sizes = sum(m.shape[self.lead :].numel() for m in self._metric)
-            ones = [torch.ones_like(m) for m in self._metric]
-            means = inner(self._metric, ones, self.lead).to(metric.dtype) / sizes
-            shifts = [per_chain(self.floor * means, m) for m in self._metric]
-            torch._foreach_add_(self._metric, shifts)
+            sizes = sum(r.shape[self.lead :].numel() for r in self._root)
+            ones = [torch.ones_like(r) for r in self._root]
+            means = inner(self._root, ones, self.lead).to(root.dtype) / sizes
+            shifts = [per_chain(self.floor * means, r) for r in self._root]
+            torch._foreach_add_(self._root, shifts)
         elif self.floor:
-            metric.add_(self.floor * float(metric.mean(dtype=torch.float64)))
-        torch.sqrt(metric.add_(self.eps).reciprocal_(), out=root)
+            root.add_(self.floor * float(root.mean(dtype=torch.float64)))
+        root.add_(self.eps).rsqrt_()
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
-        torch._foreach_mul_(vectors, self._metric)
+        torch._foreach_mul_(vectors, self._root)
+        torch._foreach_mul_(vectors, self._root)
         return vectors
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
@@ -119,9 +118,23 @@ class RMSProp(Preconditioner):
         torch._foreach_mul_(z, self._root)
         return z
 
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Add C^(1/2) (size * z - lr * C^(1/2) gradient) to ``params``."""
+        z = stream.increments()
+        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
+        torch._foreach_addcmul_(params, z, self._root, value=size)
+
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (eps + floor + sqrt V)."""
-        return inner(vectors, torch._foreach_div(list(vectors), self._metric), self.lead)
+        whitened = torch._foreach_div(list(vectors), self._root)
+        return inner(whitened, whitened, self.lead)
 
     def gamma(
         self, target: Target, grads: Sequence[Tensor], stream: NoiseStream
@@ -136,8 +149,7 @@ class RMSProp(Preconditioner):
         diagonal = target.hessian_diagonal(self.gamma_probes, stream)
         result = list(torch._foreach_mul(diagonal, list(grads)))
         torch._foreach_mul_(result, -(1 - self.alpha))
-        torch._foreach_mul_(result, self._metric)
-        torch._foreach_mul_(result, self._metric)
+        self.apply_(self.apply_(result))
         roots = torch._foreach_sqrt(self._square_avg)
         torch._foreach_clamp_min_(roots, torch.finfo(roots[0].dtype).tiny)
         torch._foreach_div_(result, roots)
@@ -145,7 +157,7 @@ class RMSProp(Preconditioner):
 
     def check(self, lr: float, num_data: int, prior_precision: float) -> None:
         """Refuse a step at which a weight without gradient would diverge under the prior alone."""
-        largest = float(self._flat[1].max())
+        largest = float(self._flat[1].max()) ** 2
         rate = lr * largest * prior_precision / num_data
         if rate >= 2:
             raise ValueError(

@@ -86,13 +86,20 @@ class SGLD(Sampler):
         gamma = None
         if scale and self.target is not None:
             gamma = self.preconditioner.gamma(self.target, grads, self.stream)
-        drift = self.drift(grads)
-        torch._foreach_add_(self.params, drift, alpha=-lr)
+        size = math.sqrt(2 * lr * scale)
+        fused = self.preconditioner.fused and self.masks is None
+        if fused and size > 1e-12 * lr:  # a colder step divides by what rounding takes for 0
+            self.prior.add_gradient_(grads, self.params, 1 / self.num_data)
+            self.preconditioner.move_(self.params, grads, self.stream, lr, size)
+        else:
+            self._drift_and_diffuse(grads, lr, size)
         if gamma is not None:
             torch._foreach_add_(self.params, self._masked(gamma), alpha=lr * scale)
-        if not scale:
+
+    def _drift_and_diffuse(self, grads: list[Tensor], lr: float, size: float) -> None:
+        torch._foreach_add_(self.params, self.drift(grads), alpha=-lr)
+        if not size:
             return
-        size = math.sqrt(2 * lr * scale)
         plain = isinstance(self.preconditioner, Identity) and self.masks is None
         if plain and self.increments == "moment-matched":
             self.stream.add_increments_(self.params, size)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import HMC, PSGLD, SGHMC, SGLD
+from lightning_sgmcmc import HMC, PSGLD, SGHMC, SGLD, RMSProp
 from tests.harness import SCALES, Case, assert_close, assert_normal, baoab, check_law, invariant
 from tests.posteriors import LinearRegression
 
@@ -40,8 +42,19 @@ class PriorOnBoth(SGLD):
 class UnrootedNoise(PSGLD):
     """Scales the noise by C instead of its root."""
 
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        super().__init__(*args, **kw)
+        self.preconditioner.fused = False
+
     def noise(self) -> list[Tensor]:
         return self.preconditioner.apply_(self.stream.normal())
+
+
+class ColdMetric(RMSProp):
+    """Has half of the noise's variance where drift and noise are one step."""
+
+    def move_(self, params, gradient, stream, lr, size) -> None:  # type: ignore[no-untyped-def]
+        super().move_(params, gradient, stream, lr, size * 0.5**0.5)
 
 
 class ColdMomentum(SGHMC):
@@ -79,6 +92,7 @@ WRONG = [
     Case("step doubled", DoubleStep),
     Case("prior times N", PriorOnBoth),
     Case("C in place of its root", UnrootedNoise),
+    Case("metric with cold noise", lambda p, **kw: SGLD(p, preconditioner=ColdMetric(), **kw)),
     Case(
         "another momentum",
         lambda p, momentum, **kw: SGHMC(p, momentum=0.85, **kw),
