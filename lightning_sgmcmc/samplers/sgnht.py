@@ -30,11 +30,14 @@ class SGNHT(SGHMC):
         xi <- xi + (w' C^-1 w / (d T) - 1) / (2 s^2)                  (D)
         theta <- theta + sqrt(eta) w / 2                              (A)
 
-    Target: exp(-U/T) N(xi; a, 1 / (d s^2)) for constant C, up to O(eta) in the weights. Gradient
-    noise of any constant covariance proportional to C^-1 raises xi instead of the temperature;
-    noise that is not leaves the mean temperature right and single directions warm or cold. The
-    splitting stays stable up to the step of ``SGHMC``, where an explicit Euler step diverges. xi
-    starts at a; T = 0 turns the thermostat off and is ``torch.optim.SGD(lr, momentum=mu)``.
+    Target: exp(-U/T) N(xi; a, 1 / (d s^2)) for constant C, up to O(eta) in the weights where a and
+    1/s shrink with sqrt(eta), so that friction and thermal mass stay what they are in units of
+    time; at constant mu and s there remains an error of O(1/s^4), .24 % of a single weight's
+    variance at the defaults. Gradient noise of any constant covariance proportional to C^-1 raises
+    xi instead of the temperature; noise that is not leaves the mean temperature right and single
+    directions warm or cold. The splitting stays stable up to the step of ``SGHMC``, where an
+    explicit Euler step diverges. xi starts at a; T = 0 turns the thermostat off and is
+    ``torch.optim.SGD(lr, momentum=mu)``.
 
     Sources: Ding et al. 2014, Algorithm 2, whose thermal mass is s^2 = 1/eta; Leimkuhler and
     Shang 2016, eq. 34 (BADODAB).

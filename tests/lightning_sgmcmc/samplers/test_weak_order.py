@@ -4,6 +4,8 @@ The posterior is that of four observations with sech noise, whose potential is q
 minimum and linear far out; the truth comes from quadrature. At .3 and .15 of the largest stable
 step Euler schemes are 32 and 14 % off, the standard error being .0025 for 10,000 chains: the order
 log2(b(h) / b(h/2)) is measured to .025, its next term being .18. False-alarm rate: 1e-6 a test.
+The thermostat's order, for which its options have to change with the step, is measured without
+chance in ``test_thermostat_order.py``.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def check_order(case: Case) -> None:
         assert abs(half) < largest, f"the bias falls from {whole:.4f} to {half:.4f}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.order], ids=lambda c: c.name)
 def test_bias_shrinks_at_the_stated_order(case: Case) -> None:
     check_order(case)
 
