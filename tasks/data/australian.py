@@ -14,9 +14,7 @@ from tasks.data.download import data_root, fetch
 COLUMNS = 15
 #: The file as the UCI archive serves it.
 CHECKSUM = "sha256:3abe5af151afa50b999a9ba21cbc884e80d80a4050b716cf88b34a2e6ecb731c"
-_URL = (
-    "https://archive.ics.uci.edu/ml/machine-learning-databases/statlog/australian/australian.dat"
-)
+_URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/statlog/australian/australian.dat"
 
 
 class AustralianData(BinaryData):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp, Sampler
-from lightning_sgmcmc.diagnostics import ess
+from lightning_sgmcmc.diagnostics import ess, rhat
 from tasks.data.libsvm import A9AData
 from tasks.experiments.cell import Cell, Study
 from tasks.experiments.logistic_chains import sample_chains
@@ -159,7 +159,12 @@ def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
             x, y, PRIOR_VARIANCE, chains=8, draws=500, burn_in=100, target_acceptance=0.8
         )
         draws = found.draws
-        details = {"acceptance": found.acceptance, "divergences": found.divergences}
+        details = {
+            "acceptance": found.acceptance,
+            "divergences": found.divergences,
+            "min_ess": float(ess(draws).min()),
+            "max_rhat": float(rhat(draws).max()),
+        }
     else:
         root = np.linalg.cholesky(approximation.covariance)
         normal = np.random.default_rng(0).standard_normal((8, 500, x.shape[1]))
@@ -215,6 +220,19 @@ def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
     labels = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
     for name, label in labels.items():
         lines.append(f"| {label} | {' | '.join(_row(results.get(name)))} |")
+    for name, (_, label) in REFERENCES.items():
+        result = results.get(name)
+        if result is not None and "acceptance" in result:
+            chains, draws = result["chain_error_percent"], result["draw_error_percent"]
+            lines += [
+                "",
+                f"{label}: acceptance {result['acceptance']:.2f}, {result['divergences']} "
+                f"divergences, smallest ESS {result['min_ess']:,.0f}, R-hat at most "
+                f"{result['max_rhat']:.3f}; {result['error_percent']:.2f} % error of all draws "
+                f"together, {min(chains):.2f} to {max(chains):.2f} % of the chains; "
+                f"{100 * draws['at_most_published']:.1f} % of draws have "
+                f"{PUBLISHED['pSGLD']:.2f} % or less.",
+            ]
     return "\n".join(lines)
 
 

@@ -11,6 +11,8 @@ import pytest
 from scipy.special import expit
 
 from lightning_sgmcmc import cli, load_posterior
+from tasks.data import libsvm
+from tasks.data.download import digest
 from tasks.data.libsvm import A9AData
 from tasks.experiments import a9a
 from tasks.experiments.cell import Cell, Study
@@ -33,6 +35,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             label = 1 if generator.random() < expit(w[features - 1].sum()) else -1
             lines.append(" ".join([f"{label:+d}", *(f"{i}:1" for i in features)]))
         (folder / name).write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(libsvm, "A9A", {n: digest(folder / n, "sha256:") for n in libsvm.A9A})
     monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path / "data"))
     return tmp_path
 
@@ -92,6 +95,8 @@ def test_references_predict_alike(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found[True]["gap"] < 0.01
     assert found[True]["acceptance"] > 0.6
     assert found[True]["divergences"] == 0
+    assert found[True]["max_rhat"] < 1.02  # 8 chains of 500 all but independent draws
+    assert found[True]["min_ess"] > 2000
 
 
 def test_errors_of_draws_chains_and_all_together() -> None:
@@ -143,7 +148,11 @@ def test_the_table_puts_every_result_in_its_row_and_the_paper_s_beside() -> None
     names = [c.name for c in a9a.cells()]
     results: dict[str, Any] = {name: finished(i) for i, name in enumerate(names)}
     results["sgld"] = None
+    results["hmc"] |= {"acceptance": 0.8, "divergences": 3, "min_ess": 1234.0, "max_rhat": 1.02}
+    results["hmc"]["draw_error_percent"]["at_most_published"] = 0.25
     text = a9a.render(results, chosen_from=False)
+    assert "HMC: acceptance 0.80, 3 divergences, smallest ESS 1,234, R-hat at most 1.020;" in text
+    assert "25.0 % of draws have 14.85 % or less" in text
     for name, value in A9AData.paper["table"].items():
         assert f"| *paper*: {name} | | {value:.2f} |" in text
     for i, name in enumerate(names):
@@ -162,6 +171,15 @@ def test_the_choices_show_distance_nll_and_error() -> None:
     lines = a9a.render(results, chosen_from=True).splitlines()
     assert f"| {names[0]} | - | - | - |" in lines
     assert f"| {names[2]} | 2.2000 | 2.1000 | 12.00 |" in lines
+
+
+def test_the_choices_name_the_step_with_the_smallest_distance_of_each_method() -> None:
+    names = [c.name for c in a9a.choices()]
+    results: dict[str, Any] = {n: finished(i) for i, n in enumerate(reversed(names))}
+    closest = ", ".join(f"{m} at {steps[-1]:g}" for m, steps in a9a.GRID.items())
+    assert a9a.render(results, chosen_from=True).splitlines()[-1] == f"Closest: {closest}."
+    results = {"sghmc-lr0.001": finished(1), "sghmc-lr0.003": finished(0), "sgfs-lr0.001": None}
+    assert a9a.render(results, chosen_from=True).endswith("\nClosest: sghmc at 0.003.")
 
 
 def test_the_figure_has_a_circle_for_every_run(tmp_path: Path) -> None:

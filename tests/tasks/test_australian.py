@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import urllib.error
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from lightning_sgmcmc import cli
+from tasks.data import australian as source
 from tasks.data.australian import AustralianData, read_statlog
-from tasks.experiments import australian
+from tasks.data.download import digest
+from tasks.experiments import australian, reproduce
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def written(root: Path, rows: int = 30, seed: int = 0) -> Path:
@@ -69,6 +76,57 @@ def test_a_wrong_line_is_named(line: str, message: str, tmp_path: Path) -> None:
         read_statlog(path)
 
 
+def test_the_file_is_fetched_once_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = written(tmp_path / "archive")
+    content = original.read_bytes()
+    monkeypatch.setattr(source, "_URL", original.as_uri())
+    monkeypatch.setattr(source, "CHECKSUM", digest(original, "sha256:"))
+    data = AustralianData(str(tmp_path / "sets"))
+    data.prepare_data()
+    original.unlink()
+    data.prepare_data()  # is there: no network needed
+    assert data.path.read_bytes() == content
+    data.setup()
+    assert len(data.arrays("train")[1]) == 30
+    data.path.write_bytes(content[:-5])
+    with pytest.raises(ValueError, match="delete it to fetch it anew"):
+        data.prepare_data()
+
+
+def test_without_network_one_line_says_what_to_fetch_and_where_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """From the command line too, of a task and of the experiment."""
+
+    def offline(*_: object, **__: object) -> None:
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", offline)
+    root = tmp_path / "sets"
+    task = ["--task=australian", f"--data.root={root}", f"--out={tmp_path / 'run'}"]
+    with pytest.raises(SystemExit):
+        cli.main(ROOT / "configs", task)
+    table = ["australian", f"--data-root={root}", f"--out={tmp_path / 'table'}"]
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", "")  # which the command sets
+    last = [capsys.readouterr().err.strip().splitlines()[-1]]
+    with pytest.raises(SystemExit):
+        reproduce.main(ROOT, table)
+    last.append(capsys.readouterr().err.strip().splitlines()[-1])
+    for line in last:
+        assert "statlog/australian/australian.dat cannot be fetched (no route to host)" in line
+        assert f"put it at {root / 'australian' / 'australian.dat'}" in line
+
+
+def test_a_user_s_file_is_the_one_whose_checksum_is_known() -> None:
+    root = os.environ.get("SGMCMC_DATA_ROOT")
+    if root is None or not (Path(root) / "australian" / "australian.dat").is_file():
+        pytest.skip("needs $SGMCMC_DATA_ROOT/australian/australian.dat")
+    x, y = australian.examples()
+    assert (x.shape, y.sum()) == ((690, 15), 307)
+
+
 def test_missing_files_and_impossible_splits_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"australian\.dat is missing"):
         AustralianData(str(tmp_path)).setup()
@@ -108,7 +166,8 @@ def test_a_step_injects_the_paper_s_epsilon_as_variance(monkeypatch: pytest.Monk
 
 
 def test_a_study_reads_the_truth_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path / "data")
+    path = written(tmp_path / "data")
+    monkeypatch.setattr(source, "CHECKSUM", digest(path, "sha256:"))
     monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path / "data"))
     monkeypatch.setattr(australian, "BURN_IN", 20)
     monkeypatch.setattr(australian.chains, "__defaults__", (60,))

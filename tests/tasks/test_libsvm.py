@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.data import libsvm
+from tasks.data.download import digest
 from tasks.data.libsvm import A9AData, LIBSVMData, read_libsvm
 
 TEXT = """\
@@ -152,6 +156,64 @@ def test_a9a_has_123_features_though_its_test_file_ends_before(tmp_path: Path) -
     module.setup()
     assert module.arrays("train")[0].shape == (2, 123)
     assert module.arrays("test")[0].shape == (1, 123)
+
+
+@pytest.fixture
+def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that stands for LIBSVM's site."""
+    for name in ("a9a", "a9a.t"):
+        written(tmp_path / "site", f"-1 {len(name)}:1\n+1 7:1\n", name)
+    monkeypatch.setattr(libsvm, "_URL", f"{(tmp_path / 'site').as_uri()}/{{name}}")
+    sums = {n: digest(tmp_path / "site" / n, "sha256:") for n in libsvm.A9A}
+    monkeypatch.setattr(libsvm, "A9A", sums)
+    return tmp_path / "site"
+
+
+def test_a9a_is_fetched_once_into_the_root(original: Path, tmp_path: Path) -> None:
+    module = A9AData(str(tmp_path / "sets"), batch_size=2)
+    module.prepare_data()
+    for name in ("a9a", "a9a.t"):
+        fetched = tmp_path / "sets" / "libsvm" / name
+        assert fetched.read_bytes() == (original / name).read_bytes()
+        (original / name).unlink()
+    module.prepare_data()  # all there: no network needed
+    module.setup()
+    assert module.arrays("test")[0].nonzero()[1].tolist() == [4, 6]
+
+
+def test_another_file_than_a9a_is_refused(original: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "sets", "-1 3:1\n", "libsvm/a9a.t")
+    with pytest.raises(ValueError, match=r"a9a\.t is not the file expected") as error:
+        A9AData(str(tmp_path / "sets")).prepare_data()
+    assert "delete it to fetch it anew" in str(error.value)
+    assert path.read_text() == "-1 3:1\n"
+
+
+def test_without_network_one_line_says_what_to_fetch_and_where_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", offline)
+    with pytest.raises(FileNotFoundError) as error:
+        A9AData(str(tmp_path)).prepare_data()
+    message = str(error.value)
+    assert "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/a9a cannot" in message
+    assert "no route to host" in message
+    assert f"put it at {tmp_path / 'libsvm' / 'a9a'}" in message
+    assert "\n" not in message
+
+
+def test_a_user_s_a9a_is_the_one_whose_checksum_is_known() -> None:
+    root = os.environ.get("SGMCMC_DATA_ROOT")
+    if root is None or not (Path(root) / "libsvm" / "a9a").is_file():
+        pytest.skip("needs $SGMCMC_DATA_ROOT/libsvm/a9a")
+    module = A9AData()
+    module.prepare_data()
+    module.setup()
+    (train, _), (test, _) = module.arrays("train"), module.arrays("test")
+    assert (len(train), np.count_nonzero(train), len(test)) == (32_561, 451_592, 16_281)
 
 
 def test_the_root_comes_from_the_environment(
