@@ -1,13 +1,14 @@
 """The UCI regression benchmark: 20 splits of each set, beside published numbers.
 
 Every cell is a run of ``configs/uci_regression.yaml`` as it stands, 50 hidden units as in the
-published ones, on one split. Nothing is chosen by a set: activation and prior of the
-configuration were chosen once, by the log-likelihood of shorter chains on the last fifth of the
-training rows of one set's first split (``choices``).
+published ones, on one split. Nothing is chosen by a set: the configuration was chosen once, on rows
+held out of the training rows of the sets' first splits (``choices``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,90 @@ from tasks.experiments.cell import Cell
 from tasks.uci import PUBLISHED
 
 CONFIG = "../uci_regression.yaml"
-#: The set that the configuration was chosen on, and its number of validation rows.
-CHOSEN_ON = {"concrete": 185}
-#: What its runs were: three quarters of the length, at twice the step.
-SHORT = (
-    "--model.burn_in_optimizer.steps=600",
-    "--model.burn_in=1000",
-    "--model.step_fraction=0.2",
-    "--trainer.max_steps=3000",
+#: Rows held out of the training rows of a set's first split.
+VALIDATION = {"concrete": 185, "yacht": 60, "bostonHousing": 90, "energy": 140}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried before those of the configuration were chosen.
+
+    Attributes:
+        optimizer: Adam's steps; 0 for none.
+        burn_in: All steps before the first draw.
+        steps: All steps.
+        momentum: mu.
+        fraction: Of the largest stable step.
+        sets: What it was tried on.
+        thinning: Steps between draws.
+        other: What else differs from the configuration, by its name under ``model``.
+    """
+
+    optimizer: int
+    burn_in: int
+    steps: int
+    momentum: float
+    fraction: float
+    sets: tuple[str, ...]
+    thinning: int = 10
+    other: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def differs(self) -> str:
+        """What else differs, in words."""
+        return ", ".join(f"{k.split('.')[-1]} {v}" for k, v in self.other.items())
+
+    @property
+    def name(self) -> str:
+        """The name of its cells, without the set."""
+        numbers = (self.optimizer, self.burn_in, self.steps, self.momentum, self.fraction)
+        other = [f"{k.split('.')[-1]}{v}" for k, v in self.other.items()]
+        return "-".join([*(f"{n:g}" for n in numbers), *other])
+
+    def overrides(self) -> tuple[str, ...]:
+        """Return the command line."""
+        adam = (
+            f"--model.burn_in_optimizer.steps={self.optimizer}"
+            if self.optimizer
+            else "--model.burn_in_optimizer=null"
+        )
+        return (
+            adam,
+            f"--model.burn_in={self.burn_in}",
+            f"--trainer.max_steps={self.steps}",
+            f"--model.sampler.momentum={self.momentum}",
+            f"--model.step_fraction={self.fraction}",
+            f"--model.thinning={self.thinning}",
+            *(f"--model.{name}={value}" for name, value in self.other.items()),
+        )
+
+
+_PAIR = ("concrete", "yacht")
+_VARIANCE = "sampler.prior.default"
+_FLOOR = "sampler.preconditioner.floor"
+TRIALS = (
+    Trial(1500, 2000, 4000, 0.95, 0.1, _PAIR),
+    Trial(300, 2000, 5000, 0.99, 0.25, _PAIR),
+    Trial(300, 2000, 5000, 0.998, 0.25, _PAIR),
+    Trial(300, 2000, 5000, 0.998, 0.25, _PAIR, other={_VARIANCE: 0.02}),
+    Trial(0, 2000, 5000, 0.998, 0.25, _PAIR),
+    Trial(1500, 4000, 8000, 0.995, 0.1, ("yacht",)),
+    Trial(1500, 4000, 8000, 0.998, 0.25, ("yacht",)),
+    Trial(1500, 4000, 8000, 0.998, 0.25, _PAIR, other={_VARIANCE: 0.02}),
+    Trial(1500, 6000, 12000, 0.998, 0.25, (*_PAIR, "bostonHousing"), other={_VARIANCE: 0.1}),
+    Trial(1500, 6000, 12000, 0.998, 0.25, _PAIR, other={_FLOOR: 0.1}),
+    Trial(1500, 5000, 12000, 0.998, 0.25, ("yacht",), other={_FLOOR: 10}),
+    Trial(
+        1500, 5000, 12000, 0.998, 0.25, ("yacht",), other={"sampler.preconditioner.alpha": 0.999}
+    ),
+    Trial(1500, 5000, 12000, 0.998, 0.25, ("yacht",), other={"net.activation": "tanh"}),
+    Trial(1500, 5000, 12000, 0.998, 0.5, ("yacht",)),
+    Trial(1500, 6000, 12000, 0.999, 0.25, (*_PAIR, "bostonHousing")),
+    Trial(1500, 5000, 12000, 0.999, 0.15, ("yacht",)),
+    Trial(1500, 5000, 12000, 0.9995, 0.2, ("concrete", "yacht", "energy"), thinning=20),
+    Trial(1500, 5000, 12000, 0.998, 0.2, tuple(VALIDATION), thinning=20),
+    Trial(1500, 20000, 40000, 0.998, 0.2, ("yacht",), thinning=50),
 )
-ACTIVATIONS = ("relu", "tanh")
-#: Prior variances of what follows the first layer.
-VARIANCES = (0.02, 0.1, 1.0)
-PRIOR = "--model.sampler.prior.default"
 
 
 def cells() -> list[Cell]:
@@ -42,22 +114,15 @@ def cells() -> list[Cell]:
 
 
 def choices() -> list[Cell]:
-    """Return the runs that activation and prior were chosen from."""
+    """Return the runs that the configuration was chosen from."""
     return [
         Cell(
-            f"{name}-{activation}-{variance:g}",
+            f"{name}-{trial.name}",
             CONFIG,
-            (
-                f"--data.name={name}",
-                f"--data.num_val={rows}",
-                f"--model.net.activation={activation}",
-                f"{PRIOR}={variance}",
-                *SHORT,
-            ),
+            (f"--data.name={name}", f"--data.num_val={VALIDATION[name]}", *trial.overrides()),
         )
-        for name, rows in CHOSEN_ON.items()
-        for activation in ACTIVATIONS
-        for variance in VARIANCES
+        for trial in TRIALS
+        for name in trial.sets
     ]
 
 
@@ -68,21 +133,24 @@ def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
 
 def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
     lines = [
-        "Mean ± standard error over the splits; coverage of 90 % bands pools their test rows.",
+        "Mean ± standard error over the splits; coverage of 90 % bands pools their test rows; of "
+        "temperatures and R-hat the median over splits, smallest and largest.",
         "",
-        "| set | | splits | test RMSE | test log-likelihood | coverage | kinetic temperature |",
-        "|---|---|---|---|---|---|---|",
+        "| set | | splits | test RMSE | test log-likelihood | coverage | kinetic temperature | "
+        "configurational temperature | R-hat of predictions |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in SETS:
         found = [r for s in range(NUM_SPLITS) if (r := results.get(f"{name}-{s}")) is not None]
         ensembles = [r["metrics"]["ensemble"] for r in found]
+        ranges = [_range([f(r) for r in found]) for f in (_kinetic, _configurational, _rhat)]
         lines.append(
             f"| {name} | ours | {len(found)} | {_mean(ensembles, 'rmse')} | "
             f"{_mean(ensembles, 'log_likelihood')} | {_coverage(ensembles)} | "
-            f"{_temperature(found)} |"
+            f"{' | '.join(ranges)} |"
         )
         lines += [
-            f"| | {method} | {NUM_SPLITS} | {rmse:.2f} | {density:.2f} | - | - |"
+            f"| | {method} | {NUM_SPLITS} | {rmse:.2f} | {density:.2f} | - | - | - | - |"
             for method, (rmse, density) in PUBLISHED[name].items()
         ]
     return "\n".join(lines)
@@ -105,26 +173,49 @@ def _coverage(ensembles: list[dict[str, float]]) -> str:
     return f"{100 * np.mean([e['coverage_90'] for e in ensembles]):.1f} %"
 
 
-def _temperature(found: list[dict[str, Any]]) -> str:
-    values = [r["diagnostics"]["kinetic_temperature"] for r in found]
-    return f"{min(values):.2f} to {max(values):.2f}" if values else "-"
+def _kinetic(result: dict[str, Any]) -> float:
+    return float(result["diagnostics"]["kinetic_temperature"])
+
+
+def _configurational(result: dict[str, Any]) -> float:
+    return float(result["diagnostics"]["configurational_temperature"]["value"])
+
+
+def _rhat(result: dict[str, Any]) -> float:
+    return float(result["diagnostics"]["mixing"]["predictions"]["rhat"]["median"])
+
+
+def _range(values: list[float]) -> str:
+    if not values:
+        return "-"
+    return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
     lines = [
-        "Validation log-likelihood of the ensemble (RMSE), on rows held out of the training set.",
+        "On rows held out of the training rows: mean log-likelihood of the ensemble, coverage of "
+        "90 % bands. Of the chains: configurational and kinetic temperature, median R-hat of "
+        "predictions.",
         "",
-        "| activation | prior variance | " + " | ".join(CHOSEN_ON) + " |",
-        "|---|---|" + "---|" * len(CHOSEN_ON),
+        "| Adam | burn-in | steps | momentum | step | else | set | log-likelihood | coverage | "
+        "config. T | kinetic T | R-hat |",
+        "|---" * 12 + "|",
     ]
-    for activation in ACTIVATIONS:
-        for variance in VARIANCES:
-            entries = []
-            for name in CHOSEN_ON:
-                result = results.get(f"{name}-{activation}-{variance:g}")
-                found = result["metrics"]["ensemble_val"] if result is not None else None
-                entries.append(
-                    "-" if found is None else f"{found['log_likelihood']:.3f} ({found['rmse']:.3f})"
-                )
-            lines.append(f"| {activation} | {variance:g} | {' | '.join(entries)} |")
+    for trial in TRIALS:
+        for name in trial.sets:
+            result = results.get(f"{name}-{trial.name}")
+            lines.append(
+                f"| {trial.optimizer} | {trial.burn_in} | {trial.steps} | {trial.momentum:g} | "
+                f"{trial.fraction:g} | {trial.differs} | {name} | {_chosen_by(result)} |"
+            )
     return "\n".join(lines)
+
+
+def _chosen_by(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return " | ".join("-" * 5)
+    found = result["metrics"]["ensemble_val"]
+    return (
+        f"{found['log_likelihood']:.2f} | {100 * found['coverage_90']:.0f} % | "
+        f"{_configurational(result):.2f} | {_kinetic(result):.2f} | {_rhat(result):.2f}"
+    )
