@@ -16,7 +16,7 @@ from tasks.data.download import digest
 from tasks.data.libsvm import A9AData
 from tasks.experiments import a9a
 from tasks.experiments.cell import Cell, Study
-from tasks.laplace import laplace
+from tasks.laplace import Laplace, laplace
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,7 +102,7 @@ def test_references_predict_alike(root: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_errors_of_draws_chains_and_all_together() -> None:
     x, y = np.array([[1.0], [-1.0], [2.0]]), np.array([1.0, 1.0, 0.0])
     logit = np.array([[[1.0], [-3.0]], [[2.0], [2.0]]])  # two chains of two draws
-    values = a9a.errors(logit, x, y, np.array([0.5, 0.5, 0.5]))
+    values = a9a.errors(logit, x, y, Laplace(np.zeros(1), np.array([[0.25]])))
     p = expit(np.einsum("kdi,ni->kdn", logit, x))
     together = p.mean((0, 1))
     # Draw by draw: 1 and 2 predict (1, 0, 1), so two are wrong; -3 predicts (0, 1, 0): one.
@@ -112,6 +112,19 @@ def test_errors_of_draws_chains_and_all_together() -> None:
     assert values["gap"] == pytest.approx(np.abs(together - 0.5).mean())
     nll = -np.log([together[0], together[1], 1 - together[2]]).mean()
     assert values["nll"] == pytest.approx(nll)
+
+
+def test_standard_deviations_are_those_of_all_draws_over_laplace_s() -> None:
+    generator = np.random.default_rng(0)
+    draws, x = generator.standard_normal((2, 50, 3)), generator.standard_normal((5, 3))
+    draws[0] += 1  # chains that disagree spread too
+    root = generator.standard_normal((3, 3))
+    values = a9a.errors(draws, x, np.ones(5), Laplace(np.zeros(3), root @ root.T))
+    together = draws.reshape(-1, 3)
+    logit_ratios = (together @ x.T).std(0, ddof=1) / np.linalg.norm(x @ root, axis=1)
+    assert values["logit_sd"] == pytest.approx(np.median(logit_ratios))
+    weight_ratios = together.std(0, ddof=1) / np.linalg.norm(root, axis=1)
+    assert values["weight_sd"] == pytest.approx(np.median(weight_ratios))
 
 
 def test_cells_have_names_of_their_own_and_every_chosen_step_was_tried(capsys: Any) -> None:
@@ -139,6 +152,8 @@ def finished(number: int) -> dict[str, Any]:
         "nll": 0.1 + number,
         "gap": 0.2 + number,
         "ess": 100.0 + number,
+        "logit_sd": 1.0 + number,
+        "weight_sd": 3.0 + number,
         "draw_error_percent": {"mean": 20.0 + number, "sd": 1.0, "quantiles": quantiles},
         "chain_error_percent": [14.0 + number, 14.0 + number],
     }
@@ -154,7 +169,7 @@ def test_the_table_puts_every_result_in_its_row_and_the_paper_s_beside() -> None
     assert "HMC: acceptance 0.80, 3 divergences, smallest ESS 1,234, R-hat at most 1.020;" in text
     assert "25.0 % of draws have 14.85 % or less" in text
     for name, value in A9AData.paper["table"].items():
-        assert f"| *paper*: {name} | | {value:.2f} |" in text
+        assert f"| *paper*: {name} | | {value:.2f} | | | | | | |" in text
     for i, name in enumerate(names):
         label = a9a.LABELS.get(name) or a9a.REFERENCES[name][1]
         (line,) = (row for row in text.splitlines() if row.startswith(f"| {label} |"))
@@ -162,7 +177,8 @@ def test_the_table_puts_every_result_in_its_row_and_the_paper_s_beside() -> None
             assert set(line.removeprefix(f"| {label} |").replace("|", "").split()) == {"-"}
         else:
             assert f"{14 + i:.2f} ± 0.00 | {20 + i:.2f} ({15 + i:.2f} to {15 + i:.2f})" in line
-            assert line.endswith(f"| {0.1 + i:.4f} | {0.2 + i:.4f} | {100 + i} |")
+            numbers = f"{0.1 + i:.4f} | {0.2 + i:.4f} | {1 + i}.00 | {3 + i}.00 | {100 + i}"
+            assert line.endswith(f"| {numbers} |")
 
 
 def test_the_choices_show_distance_nll_and_error() -> None:
