@@ -3,21 +3,26 @@
 from .darcy import DarcySolution, DarcySolver
 from .dataset import Dataset, load
 from .errors import FileContentError, IncompatibleSourceError, PdeError
+from .family import DarcyFamily
 from .fields import channelised_permeability
 from .generation import generate
 from .grid import Grid
+from .kle import KarhunenLoeve, RandomPermeability
 from .sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .spe10 import read_spe10, spe10_layer
 from .spec import SourceDataSpec
 
 __all__ = [
+    "DarcyFamily",
     "DarcySolution",
     "DarcySolver",
     "Dataset",
     "FileContentError",
     "Grid",
     "IncompatibleSourceError",
+    "KarhunenLoeve",
     "PdeError",
+    "RandomPermeability",
     "SourceDataSpec",
     "channelised_permeability",
     "generate",

@@ -96,7 +96,7 @@ class DarcySolver:
         values = np.asarray(source, dtype=np.float64)
         if values.ndim == 0:
             values = np.broadcast_to(values, self.grid.shape)
-        self._check_source(values)
+        check_sources(self.grid, values, closed=not self.pressure)
         batch = values.shape[:-2]
         flat = values.reshape(-1, self.grid.num_cells)
         velocity = np.empty((flat.shape[0], self.grid.num_edges))
@@ -110,26 +110,6 @@ class DarcySolver:
             velocity.reshape(*batch, self.grid.num_edges),
             pressure.reshape(values.shape),
         )
-
-    def _check_source(self, source: Array) -> None:
-        if source.shape[-2:] != self.grid.shape:
-            raise PdeError(
-                f"source of shape {source.shape}, expected (..., ny, nx) with "
-                f"(ny, nx) = {self.grid.shape}, or a scalar"
-            )
-        if not np.isfinite(source).all():
-            raise PdeError("the source holds values that are not finite; mend it before solving")
-        if self.pressure:
-            return
-        total, size = source.sum(axis=(-2, -1)), np.abs(source).sum(axis=(-2, -1))
-        unbalanced = np.abs(total) > BALANCE_TOLERANCE * size
-        if unbalanced.any():
-            worst = np.max(np.abs(total) / np.where(size > 0, size, 1.0))
-            raise IncompatibleSourceError(
-                f"no side has a pressure, so each source must sum to zero; {unbalanced.sum()} of "
-                f"{unbalanced.size} do not (off by {worst:.1e} of the sum of absolute values, at "
-                f"most {BALANCE_TOLERANCE:.0e} allowed): subtract the mean, or open a side"
-            )
 
     def _solve_block(self, source: Array) -> tuple[Array, Array]:
         """Solve for integrated sources `[num_cells, n]`; refine once on the saddle residual."""
@@ -154,3 +134,30 @@ class DarcySolver:
         if not self.pressure:
             pressure -= pressure.mean(axis=0)
         return velocity, pressure
+
+
+def check_sources(grid: Grid, source: Array, closed: bool) -> None:
+    """Raise unless these are sources `[..., ny, nx]` that a domain, closed or not, can have.
+
+    Raises:
+        PdeError: Another shape, or a value that is not finite.
+        IncompatibleSourceError: A source of a closed domain that does not sum to zero.
+    """
+    if source.shape[-2:] != grid.shape:
+        raise PdeError(
+            f"source of shape {source.shape}, expected (..., ny, nx) with "
+            f"(ny, nx) = {grid.shape}, or a scalar"
+        )
+    if not np.isfinite(source).all():
+        raise PdeError("the source holds values that are not finite; mend it before solving")
+    if not closed:
+        return
+    total, size = source.sum(axis=(-2, -1)), np.abs(source).sum(axis=(-2, -1))
+    unbalanced = np.abs(total) > BALANCE_TOLERANCE * size
+    if unbalanced.any():
+        worst = np.max(np.abs(total) / np.where(size > 0, size, 1.0))
+        raise IncompatibleSourceError(
+            f"no side has a pressure, so each source must sum to zero; {unbalanced.sum()} of "
+            f"{unbalanced.size} do not (off by {worst:.1e} of the sum of absolute values, at "
+            f"most {BALANCE_TOLERANCE:.0e} allowed): subtract the mean, or open a side"
+        )

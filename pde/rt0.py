@@ -31,21 +31,22 @@ MASS = np.array([[1 / 3, 1 / 6], [1 / 6, 1 / 3]])
 OUTWARD = np.array([-1.0, 1.0, -1.0, 1.0])  # outward normal against +x, +y on left, right, ...
 
 
-def check_permeability(grid: Grid, permeability: Any) -> Array:
-    """Return the permeability as float64 `[ny, nx]`.
+def check_permeability(grid: Grid, permeability: Any, many: bool = False) -> Array:
+    """Return the permeability as float64 `[ny, nx]`, or `[..., ny, nx]` if there may be many.
 
     Raises:
         PdeError: Another shape, or a cell that is not positive and finite.
     """
     kappa = np.asarray(permeability, dtype=np.float64)
-    if kappa.shape != grid.shape:
-        raise PdeError(f"permeability of shape {kappa.shape}, expected (ny, nx) = {grid.shape}")
+    if kappa.shape[-2:] != grid.shape or (kappa.ndim > 2 and not many):
+        shape = "(..., ny, nx) with (ny, nx)" if many else "(ny, nx)"
+        raise PdeError(f"permeability of shape {kappa.shape}, expected {shape} = {grid.shape}")
     bad = ~((kappa > 0) & np.isfinite(kappa))
     if bad.any():
-        row, column = np.argwhere(bad)[0]
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
         raise PdeError(
-            f"permeability[{row}, {column}] = {kappa[row, column]} ({bad.sum()} such cells), "
-            "expected positive finite values; mend the field before solving"
+            f"permeability[{', '.join(map(str, place))}] = {kappa[place]} ({bad.sum()} such "
+            "cells), expected positive finite values; mend the field before solving"
         )
     return kappa
 

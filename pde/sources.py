@@ -11,7 +11,7 @@ from .grid import Array, Grid
 
 SPREADS = {"variance": float(np.sqrt(5.0)), "sd": 5.0}
 MEAN_STRENGTH = 10.0
-_STRENGTHS, _RANDOM = 1, 2  # separate streams of one seed
+_STRENGTHS, _RANDOM, PERMEABILITY = 1, 2, 3  # separate streams of one seed
 
 
 def block_cells(n: int) -> int:
@@ -84,14 +84,14 @@ def three_spot_strengths(seed: int, num_samples: int, spread: str = "variance") 
     if spread not in SPREADS:
         raise PdeError(f"spread={spread!r}, expected one of {', '.join(SPREADS)}")
     check_draw(seed, num_samples)
-    normal = [_generator(seed, _STRENGTHS, i).standard_normal(2) for i in range(num_samples)]
+    normal = [generator(seed, _STRENGTHS, i).standard_normal(2) for i in range(num_samples)]
     return MEAN_STRENGTH + SPREADS[spread] * np.array(normal, dtype=np.float64).reshape(-1, 2)
 
 
 def random_source(grid: Grid, seed: int, index: int) -> Array:
     """Independent standard normal cell values less their mean, `[ny, nx]`, from (seed, index)."""
     check_draw(seed, index)
-    values = _generator(seed, _RANDOM, index).standard_normal(grid.shape)
+    values = generator(seed, _RANDOM, index).standard_normal(grid.shape)
     return np.asarray(values - values.mean())
 
 
@@ -102,5 +102,6 @@ def check_draw(seed: int, count: int) -> None:
             raise PdeError(f"{name} {value!r}, expected an integer that is not negative")
 
 
-def _generator(seed: int, stream: int, index: int) -> np.random.Generator:
+def generator(seed: int, stream: int, index: int) -> np.random.Generator:
+    """The generator of one sample in one of a seed's streams."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, index)))
