@@ -49,13 +49,13 @@ class Trial:
     @property
     def differs(self) -> str:
         """What else differs, in words."""
-        return ", ".join(f"{k.split('.')[-1]} {v}" for k, v in self.other.items())
+        return ", ".join(f"{k.split('.')[-1]} {_short(v)}" for k, v in self.other.items())
 
     @property
     def name(self) -> str:
         """The name of its cells, without the set."""
         numbers = (self.optimizer, self.burn_in, self.steps, self.momentum, self.fraction)
-        other = [f"{k.split('.')[-1]}{v}" for k, v in self.other.items()]
+        other = [f"{k.split('.')[-1]}{_short(v)}" for k, v in self.other.items()]
         return "-".join([*(f"{n:g}" for n in numbers), *other])
 
     def overrides(self) -> tuple[str, ...]:
@@ -76,9 +76,14 @@ class Trial:
         )
 
 
+def _short(value: Any) -> str:
+    return str(value).removeprefix("lightning_sgmcmc.")
+
+
 _PAIR = ("concrete", "yacht")
 _VARIANCE = "sampler.prior.default"
 _FLOOR = "sampler.preconditioner.floor"
+_IDENTITY = {"sampler.preconditioner": "lightning_sgmcmc.Identity"}
 TRIALS = (
     Trial(1500, 2000, 4000, 0.95, 0.1, _PAIR),
     Trial(300, 2000, 5000, 0.99, 0.25, _PAIR),
@@ -99,6 +104,17 @@ TRIALS = (
     Trial(1500, 6000, 12000, 0.999, 0.25, (*_PAIR, "bostonHousing")),
     Trial(1500, 5000, 12000, 0.999, 0.15, ("yacht",)),
     Trial(1500, 5000, 12000, 0.9995, 0.2, ("concrete", "yacht", "energy"), thinning=20),
+    Trial(1500, 5000, 12000, 0.998, 0.2, ("yacht", "energy"), thinning=20, other=_IDENTITY),
+    Trial(
+        1500,
+        5000,
+        12000,
+        0.9995,
+        0.2,
+        ("concrete", "yacht", "energy"),
+        thinning=20,
+        other=_IDENTITY,
+    ),
     Trial(1500, 5000, 12000, 0.998, 0.2, tuple(VALIDATION), thinning=20),
     Trial(1500, 20000, 40000, 0.998, 0.2, ("yacht",), thinning=50),
 )
