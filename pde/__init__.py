@@ -8,6 +8,12 @@ from .fields import channelised_permeability
 from .generation import generate
 from .grid import Grid
 from .kle import KarhunenLoeve, RandomPermeability
+from .permeability import (
+    PermeabilityDataset,
+    PermeabilityDataSpec,
+    generate_permeabilities,
+    load_permeabilities,
+)
 from .sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .spe10 import read_spe10, spe10_layer
 from .spec import SourceDataSpec
@@ -22,11 +28,15 @@ __all__ = [
     "IncompatibleSourceError",
     "KarhunenLoeve",
     "PdeError",
+    "PermeabilityDataSpec",
+    "PermeabilityDataset",
     "RandomPermeability",
     "SourceDataSpec",
     "channelised_permeability",
     "generate",
+    "generate_permeabilities",
     "load",
+    "load_permeabilities",
     "random_source",
     "read_spe10",
     "spe10_layer",

@@ -88,7 +88,7 @@ def solve_chunks(
     context = multiprocessing.get_context("spawn")
     setup = (spec, permeability, parts)
     with (
-        _single_blas_thread(),
+        single_blas_thread(),
         ProcessPoolExecutor(workers, context, _start_worker, setup) as pool,
     ):
         try:
@@ -125,7 +125,7 @@ def _open_parts(spec: SourceDataSpec, metadata: dict[str, Any], parts: Path) -> 
 
 
 @contextmanager
-def _single_blas_thread() -> Iterator[None]:
+def single_blas_thread() -> Iterator[None]:
     """Let processes started meanwhile have one BLAS thread each."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
@@ -143,10 +143,15 @@ _STATE: dict[str, Any] = {}
 
 
 def _start_worker(spec: SourceDataSpec, permeability: Array, parts: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent stops, this chunk is finished
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    leave_interrupts_to_parent()
     solver = DarcySolver(spec.grid, permeability)
     _STATE.update(spec=spec, solver=solver, parts=parts)
+
+
+def leave_interrupts_to_parent() -> None:
+    """In a worker: at Ctrl-C let the parent stop, with this chunk finished, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
 def _exit_with_parent() -> None:

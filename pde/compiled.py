@@ -219,7 +219,11 @@ def _compile(function: Callable[..., None]) -> Callable[..., None]:
         else (*shape, array, array)
     )
     compiler = numba.njit(
-        numba.void(*arguments), cache=True, fastmath={"contract"}, error_model="numpy"
+        numba.void(*arguments),
+        cache=True,
+        nogil=True,
+        fastmath={"contract"},
+        error_model="numpy",
     )
     settings: Any = config
     before, settings.SLP_VECTORIZE = settings.SLP_VECTORIZE, 1

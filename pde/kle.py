@@ -55,7 +55,7 @@ class KarhunenLoeve:
 
     grid: Grid
     variance: float = 2.0
-    lengths: tuple[float, float] = (0.2, 0.2)
+    lengths: tuple[float, float] = (0.2, 0.3)
     terms: int = 64
     kernel: str | Callable[[Array, Array], Array] = "gaussian"
 

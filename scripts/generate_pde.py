@@ -8,13 +8,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pde import PdeError, SourceDataSpec, generate
+from pde import (
+    PdeError,
+    PermeabilityDataSpec,
+    SourceDataSpec,
+    generate,
+    generate_permeabilities,
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line: one subcommand for each kind of data set."""
     main = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    kinds = main.add_subparsers(dest="kind", required=True)
+    kinds = main.add_subparsers(dest="kind_of_set", required=True)
     source = kinds.add_parser(
         "source",
         help="one permeability, varying sources (Wang, Deng, Lin 2020, section 5.3.1)",
@@ -36,6 +42,27 @@ def parser() -> argparse.ArgumentParser:
     add("--pressure", action="store_true", help="keep the pressures too")
     add("--workers", type=int, default=1, help="worker processes, for random sources")
     add("--seed", type=int, default=0, help="seed of the sources")
+
+    permeability = kinds.add_parser(
+        "permeability",
+        help="random permeabilities, flow from left to right (the same, section 5.3.2)",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = permeability.add_argument
+    add("--out", type=Path, required=True, help="the .safetensors file to write")
+    add("--samples", type=int, default=1500, help="number of samples")
+    add("--grid", type=int, default=50, help="cells in each direction")
+    add("--kind", choices=("additive", "lognormal"), default="additive", help="permeability")
+    add("--mean", type=float, help="kappa_0 (default: 6 if additive, 0 if lognormal)")
+    add("--variance", type=float, default=2.0, help="variance of the Gaussian field")
+    add("--lengths", type=float, nargs=2, default=(0.2, 0.3), metavar=("LX", "LY"), help="of it")
+    add("--terms", type=int, default=64, help="Karhunen-Loeve modes")
+    add("--kernel", choices=("gaussian", "exponential"), default="gaussian", help="covariance")
+    add("--pressure", action="store_true", help="keep the pressures too")
+    add("--workers", type=int, help="how many work at once (default: all cores)")
+    add("--backend", choices=("auto", "compiled", "scipy"), default="auto", help="solver")
+    add("--seed", type=int, default=0, help="seed of the fields")
     return main
 
 
@@ -43,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; the exit status is 2 on bad arguments, 130 on Ctrl-C."""
     given = parser().parse_args(argv)
     try:
+        if given.kind_of_set == "permeability":
+            return _permeability(given)
         spec = SourceDataSpec(
             nx=given.grid,
             ny=given.grid,
@@ -65,6 +94,27 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nstopped; run the same command again to continue", file=sys.stderr)
         return 130
+    return 0
+
+
+def _permeability(given: argparse.Namespace) -> int:
+    mean = given.mean
+    if mean is None:
+        mean = 6.0 if given.kind == "additive" else 0.0
+    spec = PermeabilityDataSpec(
+        nx=given.grid,
+        ny=given.grid,
+        kind=given.kind,
+        mean=mean,
+        variance=given.variance,
+        lengths=given.lengths,
+        terms=given.terms,
+        kernel=given.kernel,
+        num_samples=given.samples,
+        seed=given.seed,
+        save_pressure=given.pressure,
+    )
+    print(generate_permeabilities(spec, given.out, given.workers, given.backend))
     return 0
 
 
