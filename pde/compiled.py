@@ -1,295 +1,169 @@
-"""Multiplier systems by nested dissection, eight samples at a time, compiled by Numba."""
+"""A batch of Darcy problems in kernels that Numba compiles, eight samples at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
 import numpy as np
-from numba.core import config
-from numpy.typing import NDArray
 
-from .dissection import dissect
-from .errors import PdeError
-from .grid import Array, Grid, IntArray
+from .blocks import Problem
+from .grid import Array
 from .hybrid import local_matrices
-
-#: Samples that one pass factors, one a lane of the processor's vectors.
-LANES = 8
-
-_inline = numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
-
-# Eight numbers of one place, as a tuple: the compiler keeps them in one or two vector registers.
+from .lanes import LANES, NestedDissection, compile_
+from .rt0 import OUTWARD
 
 
-@_inline
-def _load(a, i):  # type: ignore[no-untyped-def]
-    i *= 8
-    return (a[i], a[i + 1], a[i + 2], a[i + 3], a[i + 4], a[i + 5], a[i + 6], a[i + 7])
+def _share(cells, kappa, lengths, passable, sign, share):  # type: ignore[no-untyped-def]
+    """Weights between an edge and its cells, in proportion to the cells' resistance."""
+    total = np.zeros((len(lengths), LANES))
+    for c in range(len(cells)):
+        for i in range(4):
+            for k in range(LANES):
+                total[cells[c, i], k] += 1 / kappa[c, k]
+    for c in range(len(cells)):
+        for i in range(4):
+            e = cells[c, i]
+            factor = sign[i] * passable[e] / lengths[e]
+            for k in range(LANES):
+                share[c, i, k] = factor / (kappa[c, k] * total[e, k])
 
 
-@_inline
-def _store(a, i, v):  # type: ignore[no-untyped-def]
-    i *= 8
-    a[i] = v[0]
-    a[i + 1] = v[1]
-    a[i + 2] = v[2]
-    a[i + 3] = v[3]
-    a[i + 4] = v[4]
-    a[i + 5] = v[5]
-    a[i + 6] = v[6]
-    a[i + 7] = v[7]
+def _drive(cells, kappa, share, H, w, free, load, source, rhs):  # type: ignore[no-untyped-def]
+    """Right-hand sides of the multipliers."""
+    rhs[:] = 0.0
+    g = np.empty((4, LANES))
+    for c in range(len(cells)):
+        for i in range(4):
+            for k in range(LANES):
+                g[i, k] = share[c, i, k] * load[cells[c, i], k]
+        for i in range(4):
+            e = cells[c, i]
+            if free[e]:
+                for k in range(LANES):
+                    flux = H[i, 0] * g[0, k] + H[i, 1] * g[1, k]
+                    flux += H[i, 2] * g[2, k] + H[i, 3] * g[3, k]
+                    rhs[e, k] += w[i] * source[c, k] + kappa[c, k] * flux
 
 
-@_inline
-def _subtract(c, a, b):  # type: ignore[no-untyped-def]
-    """Return c - a b."""
-    return (
-        c[0] - a[0] * b[0], c[1] - a[1] * b[1], c[2] - a[2] * b[2], c[3] - a[3] * b[3],
-        c[4] - a[4] * b[4], c[5] - a[5] * b[5], c[6] - a[6] * b[6], c[7] - a[7] * b[7],
-    )  # fmt: skip
+def _flow(  # type: ignore[no-untyped-def]
+    cells, kappa, share, H, w, resistance, multiplier, load, source, velocity, pressure
+):
+    """Add the velocity and the pressure that belong to multipliers."""
+    d = np.empty((4, LANES))
+    for c in range(len(cells)):
+        for i in range(4):
+            e = cells[c, i]
+            for k in range(LANES):
+                d[i, k] = share[c, i, k] * load[e, k] - multiplier[e, k]
+        for k in range(LANES):
+            mean = w[0] * d[0, k] + w[1] * d[1, k] + w[2] * d[2, k] + w[3] * d[3, k]
+            pressure[c, k] += resistance / kappa[c, k] * source[c, k] - mean
+        for i in range(4):
+            e = cells[c, i]
+            for k in range(LANES):
+                flux = H[i, 0] * d[0, k] + H[i, 1] * d[1, k]
+                flux += H[i, 2] * d[2, k] + H[i, 3] * d[3, k]
+                velocity[e, k] += share[c, i, k] * (w[i] * source[c, k] + kappa[c, k] * flux)
 
 
-@_inline
-def _add(a, b):  # type: ignore[no-untyped-def]
-    return (
-        a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3],
-        a[4] + b[4], a[5] + b[5], a[6] + b[6], a[7] + b[7],
-    )  # fmt: skip
-
-
-@_inline
-def _times(a, b):  # type: ignore[no-untyped-def]
-    return (
-        a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3],
-        a[4] * b[4], a[5] * b[5], a[6] * b[6], a[7] * b[7],
-    )  # fmt: skip
-
-
-@_inline
-def _scale(a, c):  # type: ignore[no-untyped-def]
-    return (a[0] * c, a[1] * c, a[2] * c, a[3] * c, a[4] * c, a[5] * c, a[6] * c, a[7] * c)
-
-
-@_inline
-def _inverse_root(a):  # type: ignore[no-untyped-def]
-    return (
-        1 / np.sqrt(a[0]), 1 / np.sqrt(a[1]), 1 / np.sqrt(a[2]), 1 / np.sqrt(a[3]),
-        1 / np.sqrt(a[4]), 1 / np.sqrt(a[5]), 1 / np.sqrt(a[6]), 1 / np.sqrt(a[7]),
-    )  # fmt: skip
-
-
-def _factorize(  # type: ignore[no-untyped-def]
-    eliminated, size, edges, edges_at, is_leaf, places, places_at,
-    kappa, local, extra, factor, stack, front,
+def _remainder(  # type: ignore[no-untyped-def]
+    cells, kappa, lengths, passable, sign, boundary, area, source, velocity, pressure, residual,
+    imbalance,
 ):  # fmt: skip
-    """Write the factor of every front: its columns by rows, the inverse of the diagonal on it."""
-    top = 0  # of the Schur complements that wait, in places
-    done = 0  # of the factor
-    borders = np.empty(len(size), dtype=np.int64)
-    waiting = 0
-    for node in range(len(size)):
-        s, m = eliminated[node], size[node]
-        b = m - s
-        at = places_at[node]
-        for i in range(m):
-            for p in range(i * m * 8, (i * m + i + 1) * 8):
-                front[p] = 0.0
-        if is_leaf[node]:
-            for cell in range(at, places_at[node + 1], 5):
-                weight = _load(kappa, places[cell])
-                for i in range(4):
-                    pi = places[cell + 1 + i]
-                    if pi < 0:
-                        continue
-                    for j in range(4):
-                        pj = places[cell + 1 + j]
-                        if 0 <= pj <= pi:
-                            value = _scale(weight, local[i, j])
-                            _store(front, pi * m + pj, _add(_load(front, pi * m + pj), value))
-        else:
-            second = borders[waiting - 1]
-            first = borders[waiting - 2]
-            waiting -= 2
-            for child in range(2):
-                n = first if child == 0 else second
-                where = at if child == 0 else at + first
-                start = top - second * second - (first * first if child == 0 else 0)
-                for i in range(n):
-                    pi = places[where + i]
-                    for j in range(i + 1):
-                        pj = places[where + j]
-                        p = pi * m + pj if pi >= pj else pj * m + pi
-                        _store(front, p, _add(_load(front, p), _load(stack, start + i * n + j)))
-            top -= first * first + second * second
-        for j in range(s):
-            p = j * m + j
-            _store(front, p, _add(_load(front, p), _load(extra, edges[edges_at[node] + j])))
-
-        for j in range(s):
-            row = done + j * s
-            pivot = _load(front, j * m + j)
-            for k in range(j):
-                a = _load(factor, row + k)
-                pivot = _subtract(pivot, a, a)
-            inverse = _inverse_root(pivot)
-            _store(factor, row + j, inverse)
-            for i in range(j + 1, m):
-                value = _load(front, i * m + j)
-                for k in range(j):
-                    a = _load(factor, done + i * s + k)
-                    value = _subtract(value, a, _load(factor, row + k))
-                _store(factor, done + i * s + j, _times(value, inverse))
-
-        for i in range(0, b - 1, 2):  # tiles of two by two
-            r0 = done + (s + i) * s
-            r1 = r0 + s
-            f0 = (s + i) * m + s
-            f1 = f0 + m
-            for j in range(0, i + 1, 2):
-                c0 = done + (s + j) * s
-                c1 = c0 + s
-                v00, v10 = _load(front, f0 + j), _load(front, f1 + j)
-                v11 = _load(front, f1 + j + 1)
-                v01 = v11
-                if j < i:
-                    v01 = _load(front, f0 + j + 1)
-                for k in range(s):
-                    a0, a1 = _load(factor, r0 + k), _load(factor, r1 + k)
-                    b0, b1 = _load(factor, c0 + k), _load(factor, c1 + k)
-                    v00, v01 = _subtract(v00, a0, b0), _subtract(v01, a0, b1)
-                    v10, v11 = _subtract(v10, a1, b0), _subtract(v11, a1, b1)
-                _store(stack, top + i * b + j, v00)
-                _store(stack, top + (i + 1) * b + j, v10)
-                _store(stack, top + (i + 1) * b + j + 1, v11)
-                if j < i:
-                    _store(stack, top + i * b + j + 1, v01)
-        if b % 2:
-            i = b - 1
-            r0 = done + (s + i) * s
-            for j in range(b):
-                c0 = done + (s + j) * s
-                value = _load(front, (s + i) * m + s + j)
-                for k in range(s):
-                    value = _subtract(value, _load(factor, r0 + k), _load(factor, c0 + k))
-                _store(stack, top + i * b + j, value)
-        top += b * b
-        borders[waiting] = b
-        waiting += 1
-        done += m * s
+    """Residuals of the saddle point, of the edges and of the cells."""
+    residual[:] = 0.0
+    for c in range(len(cells)):
+        for i in range(4):
+            for k in range(LANES):
+                residual[cells[c, i], k] += sign[i] * pressure[c, k]
+    for e in range(len(lengths)):
+        for k in range(LANES):
+            residual[e, k] = (residual[e, k] - boundary[e]) * lengths[e]
+    for c in range(len(cells)):
+        left, right, bottom, top = cells[c, 0], cells[c, 1], cells[c, 2], cells[c, 3]
+        for k in range(LANES):
+            weight = area / 6 / kappa[c, k]
+            residual[left, k] -= weight * (2 * velocity[left, k] + velocity[right, k])
+            residual[right, k] -= weight * (velocity[left, k] + 2 * velocity[right, k])
+            residual[bottom, k] -= weight * (2 * velocity[bottom, k] + velocity[top, k])
+            residual[top, k] -= weight * (velocity[bottom, k] + 2 * velocity[top, k])
+            across = (velocity[right, k] - velocity[left, k]) * lengths[left]
+            along = (velocity[top, k] - velocity[bottom, k]) * lengths[bottom]
+            imbalance[c, k] = source[c, k] - (across + along)
+    for e in range(len(lengths)):
+        if passable[e] == 0:
+            for k in range(LANES):
+                residual[e, k] = 0.0
 
 
-def _solve(eliminated, size, edges, edges_at, factor, x):  # type: ignore[no-untyped-def]
-    """Overwrite the right-hand sides by the solutions."""
-    done = 0
-    for node in range(len(size)):
-        s, m, at = eliminated[node], size[node], edges_at[node]
-        for i in range(m):
-            e = edges[at + i]
-            value = _load(x, e)
-            for k in range(min(i, s)):
-                value = _subtract(value, _load(factor, done + i * s + k), _load(x, edges[at + k]))
-            if i < s:
-                value = _times(value, _load(factor, done + i * s + i))
-            _store(x, e, value)
-        done += m * s
-    for node in range(len(size) - 1, -1, -1):
-        s, m, at = eliminated[node], size[node], edges_at[node]
-        done -= m * s
-        for i in range(m - 1, -1, -1):
-            known = _load(x, edges[at + i])
-            if i < s:
-                known = _times(known, _load(factor, done + i * s + i))
-                _store(x, edges[at + i], known)
-            for k in range(min(i, s)):
-                e = edges[at + k]
-                _store(x, e, _subtract(_load(x, e), _load(factor, done + i * s + k), known))
+@cache
+def _kernels() -> tuple[Any, Any, Any, Any]:
+    one, two, three = numba.float64[::1], numba.float64[:, ::1], numba.float64[:, :, ::1]
+    cells, number = numba.int64[:, ::1], numba.float64
+    return (
+        compile_(_share, cells, two, one, one, one, three),
+        compile_(_drive, cells, two, three, two, one, numba.boolean[::1], two, two, two),
+        compile_(_flow, cells, two, three, two, one, number, two, two, two, two, two),
+        compile_(
+            _remainder, cells, two, one, one, one, one, number, two, two, two, two, two
+        ),
+    )  # fmt: skip
 
 
-def _compile(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile with vectors of the eight lanes, which Numba leaves off unless told."""
-    array, index = numba.float64[::1], numba.int64[::1]
-    shape = (index,) * 4
-    assembly = (numba.boolean[::1], index, index)
-    matrix = numba.float64[:, ::1]
-    arguments = (
-        (*shape, *assembly, array, matrix, array, array, array, array)
-        if function is _factorize
-        else (*shape, array, array)
-    )
-    compiler = numba.njit(
-        numba.void(*arguments),
-        cache=True,
-        nogil=True,
-        fastmath={"contract"},
-        error_model="numpy",
-    )
-    settings: Any = config
-    before, settings.SLP_VECTORIZE = settings.SLP_VECTORIZE, 1
-    try:
-        compiled: Callable[..., None] = compiler(function)
-    finally:
-        settings.SLP_VECTORIZE = before
-    return compiled
-
-
-_KERNELS: dict[str, Any] = {}
-
-
-class NestedDissection:
-    """The systems of one grid, eight at a time: a multifrontal Cholesky factorization.
-
-    All samples share the fronts, whose dense matrices hold one entry a lane next to each other, so
-    that every operation is one on vectors, in small fronts too. A lane's bits do not depend on the
-    others.
+class CompiledBlocks:
+    """What `Blocks` does in NumPy, with every array `[places, LANES]`.
 
     Args:
-        grid: The grid.
-        free: Which edges carry unknowns, `[num_edges]`.
+        problem: What the samples share.
     """
 
     batch = LANES
 
-    def __init__(self, grid: Grid, free: NDArray[np.bool_]) -> None:
-        if not _KERNELS:
-            _KERNELS.update(factorize=_compile(_factorize), solve=_compile(_solve))
-        plan = dissect(grid, free)
-        self._shape = (plan.eliminated, plan.size, plan.edges, plan.edges_at)
-        self._assembly = (plan.is_leaf, plan.places, plan.places_at)
-        self._local, self._cell_edges = local_matrices(grid)[0], grid.cell_edges()
-        self._factor = np.zeros(plan.factor_size * LANES)
-        self._stack = np.empty(plan.stack_size * LANES)
-        self._front = np.empty(int(plan.size.max()) ** 2 * LANES)
-        self._extra = np.zeros((grid.num_edges, LANES))
+    def __init__(self, problem: Problem) -> None:
+        self._problem, grid = problem, problem.grid
+        self._kernels = _kernels()
+        self._factor = NestedDissection(grid, problem.free)
+        self._cells, self._lengths = grid.cell_edges(), grid.edge_lengths()
+        self._H, w = local_matrices(grid)
+        self._resistance, self._weight = 1 / float(w.sum()), w / w.sum()
+        self._source = np.repeat(problem.source.reshape(-1, 1), LANES, axis=1)
+        load = -problem.boundary * self._lengths
+        self._load = np.repeat(load[:, None], LANES, axis=1)
+        self._share = np.empty((grid.num_cells, 4, LANES))
+        self._edge = [np.empty((grid.num_edges, LANES)) for _ in range(3)]
+        self._cell = [np.empty((grid.num_cells, LANES)) for _ in range(2)]
 
-    def factorize(self, permeability: Array, pins: IntArray | None) -> None:
-        """Factor the systems of permeabilities `[n, num_cells]`, n at most `LANES`.
-
-        Raises:
-            PdeError: A matrix is numerically singular.
-        """
-        lanes = np.arange(LANES) % len(permeability)  # idle lanes repeat a sample
-        kappa = np.ascontiguousarray(permeability[lanes].T)
-        if pins is not None:
-            self._extra[:] = 0.0
-            for lane, sample in enumerate(lanes):
-                cells, sides = np.nonzero(self._cell_edges == pins[sample])
-                double = self._local[sides, sides] * permeability[sample, cells]
-                self._extra[pins[sample], lane] = double.sum()
-        _KERNELS["factorize"](
-            *self._shape, *self._assembly, kappa.ravel(), self._local, self._extra.ravel(),
-            self._factor, self._stack, self._front,
+    def solve(self, kappa: Array) -> tuple[Array, Array]:
+        """Velocities `[n, num_edges]` and pressures `[n, ny, nx]` for `[n, ny, nx]`."""
+        problem, n = self._problem, len(kappa)
+        lanes = np.arange(LANES) % n  # idle lanes repeat a sample
+        across = np.ascontiguousarray(kappa.reshape(n, -1)[lanes].T)
+        pins = problem.pins(kappa)
+        self._factor.factorize(across, None if pins is None else pins[lanes])
+        share, _, _, remainder = self._kernels
+        share(self._cells, across, self._lengths, problem.passable, OUTWARD, self._share)
+        (velocity, residual, _), (pressure, imbalance) = self._edge, self._cell
+        velocity[:] = 0.0
+        pressure[:] = 0.0
+        self._add(across, self._load, self._source)
+        # One step of refinement on the saddle point, mass matrix and divergence as they are.
+        remainder(
+            self._cells, across, self._lengths, problem.passable, OUTWARD, problem.boundary,
+            problem.grid.cell_area, self._source, velocity, pressure, residual, imbalance,
         )  # fmt: skip
-        if not np.isfinite(self._factor[-LANES:]).all():
-            raise PdeError(
-                "the system is numerically singular; the permeability spans more decades than "
-                "double precision resolves"
-            )
+        self._add(across, residual, imbalance)
+        found = np.ascontiguousarray(pressure.T[:n]).reshape(kappa.shape)
+        if problem.closed:
+            found = found - found.mean(axis=(1, 2), keepdims=True)
+        return velocity.T[:n], found
 
-    def solve(self, rhs: Array) -> Array:
-        """Solve for `[n, num_edges]`; entries of edges without unknowns must be zero."""
-        x = np.zeros((rhs.shape[1], LANES))
-        x[:, : len(rhs)] = rhs.T
-        _KERNELS["solve"](*self._shape, self._factor, x.ravel())
-        return np.ascontiguousarray(x.T[: len(rhs)])
+    def _add(self, kappa: Array, load: Array, source: Array) -> None:
+        """Add the solution of `A u - B^T p = load, B u = source` to the velocity and pressure."""
+        _, drive, flow, _ = self._kernels
+        velocity, _, multiplier = self._edge
+        local = (self._cells, kappa, self._share, self._H, self._weight)
+        drive(*local, self._problem.free, load, source, multiplier)
+        self._factor.solve_(multiplier)
+        flow(*local, self._resistance, multiplier, load, source, velocity, self._cell[0])

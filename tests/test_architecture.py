@@ -128,12 +128,11 @@ SCRIPTS = sources(ROOT / "scripts")
 def test_pde_stands_on_numpy_and_scipy_alone() -> None:
     allowed = {*sys.stdlib_module_names, "numpy", "scipy", "pde"}
     for path in sources(ROOT / "pde"):
-        extra = (
-            {"numba"} if path.name == "compiled.py" else set()
-        )  # the extra `fast`, imported late
+        fast = path.name in ("compiled.py", "lanes.py")  # the extra `fast`, imported late
+        extra = {"numba"} if fast else set()
         assert top_levels(path, ROOT, at_import_time=True) <= allowed | extra, path
         early = imports(path, ROOT, at_import_time=True)
-        assert not any(name.startswith("pde.compiled") for name in early), path
+        assert fast or not any(n.startswith(("pde.compiled", "pde.lanes")) for n in early), path
         lazy = top_levels(path, ROOT) - allowed - extra
         assert lazy <= {"matplotlib", "rich"}, path
 

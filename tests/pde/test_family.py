@@ -145,7 +145,8 @@ def _first(plan):
 
 
 def test_without_numba_scipy_serves(monkeypatch):
-    monkeypatch.delitem(sys.modules, "pde.compiled", raising=False)
+    for name in ("pde.compiled", "pde.lanes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     assert DarcyFamily(Grid(3, 3), LEFT_TO_RIGHT).backend == "scipy"
     with pytest.raises(PdeError, match="needs Numba: install the extra"):
