@@ -7,6 +7,7 @@ from .family import DarcyFamily
 from .fields import channelised_permeability
 from .generation import generate
 from .grid import Grid
+from .importing import ImportedDarcy, read_pdebench
 from .kle import KarhunenLoeve, RandomPermeability
 from .permeability import (
     PermeabilityDataset,
@@ -17,6 +18,7 @@ from .permeability import (
 from .sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .spe10 import read_spe10, spe10_layer
 from .spec import SourceDataSpec
+from .vtk import write_vtk
 
 __all__ = [
     "DarcyFamily",
@@ -25,6 +27,7 @@ __all__ = [
     "Dataset",
     "FileContentError",
     "Grid",
+    "ImportedDarcy",
     "IncompatibleSourceError",
     "KarhunenLoeve",
     "PdeError",
@@ -38,9 +41,11 @@ __all__ = [
     "load",
     "load_permeabilities",
     "random_source",
+    "read_pdebench",
     "read_spe10",
     "spe10_layer",
     "three_spot_source",
     "three_spot_strengths",
     "three_spots",
+    "write_vtk",
 ]
