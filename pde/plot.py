@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import PdeError
-from .grid import Grid
+from .grid import Array, Grid
 from .rt0 import check_permeability
 
 if TYPE_CHECKING:
@@ -32,6 +32,153 @@ def plot_permeability(grid: Grid, permeability: Any, axes: Axes | None = None) -
     return axes
 
 
+def plot_permeabilities(grid: Grid, permeabilities: Any, titles: Sequence[str]) -> Figure:
+    """Several permeabilities by their decimal logarithms, on one colour scale.
+
+    Args:
+        grid: The grid.
+        permeabilities: Positive cell values `[n, ny, nx]`.
+        titles: One title a field.
+
+    Raises:
+        PdeError: Another shape, a cell that is not positive and finite, or another number of
+            titles than of fields.
+    """
+    fields = np.log10(check_permeability(grid, permeabilities, many=True))
+    fields = fields.reshape(-1, *grid.shape)
+    scale = {"vmin": fields.min(), "vmax": fields.max(), "cmap": "cividis"}
+    return _panels(grid, fields, titles, "log10 of permeability", scale)
+
+
+def plot_pressure(grid: Grid, pressure: Any, axes: Axes | None = None) -> Axes:
+    """Pressure `[ny, nx]` with ten isobars, to which the flow is normal.
+
+    Args:
+        grid: The grid.
+        pressure: Cell values.
+        axes: Where to draw; new axes by default.
+
+    Raises:
+        PdeError: Another shape, or a value that is not finite.
+    """
+    values = _cell_values(grid, "pressure", pressure)
+    axes = _axes(axes)
+    image = axes.imshow(values, **_placement(grid), cmap="cividis")
+    bar = axes.figure.colorbar(image, ax=axes, label="pressure")
+    if min(grid.shape) > 1 and np.ptp(values) > 0:
+        levels = np.linspace(values.min(), values.max(), 12)[1:-1]
+        x, y = np.moveaxis(grid.cell_centres(), -1, 0)
+        colors = ["white" if level < levels.mean() else "black" for level in levels]
+        lines = axes.contour(x, y, values, levels=levels, colors=colors, linewidths=0.7)
+        bar.add_lines(lines)
+    axes.set(xlabel="x", ylabel="y", title="pressure")
+    return axes
+
+
+def plot_flow(
+    grid: Grid,
+    velocity: Any,
+    axes: Axes | None = None,
+    label: str = "speed",
+    decades: float | None = None,
+    density: float = 1.0,
+) -> Axes:
+    """Speed at the cell centres, and streamlines of the cell-centre velocities.
+
+    Args:
+        grid: The grid.
+        velocity: Normal velocities of one flow, `[num_edges]`.
+        axes: Where to draw; new axes by default.
+        label: What the colour bar says; name the unit here.
+        decades: Colours by the logarithm, over so many decades below the largest; linear from zero
+            by default.
+        density: How close the streamlines lie, as for matplotlib's `streamplot`.
+
+    Raises:
+        PdeError: Another shape, a value that is not finite, or decades or a density
+            that are not positive.
+    """
+    _check_positive("density", density)
+    vectors = grid.cell_velocity(_edge_values(grid, "velocity", velocity))
+    speed = np.linalg.norm(vectors, axis=-1)
+    scale = _scale(speed, decades)
+    axes = _axes(axes)
+    image = axes.imshow(speed, **_placement(grid), **scale)
+    axes.figure.colorbar(image, ax=axes, label=label)
+    if min(grid.shape) > 1 and speed.max() > 0:
+        x, y = grid.cell_centres()[0, :, 0], grid.cell_centres()[:, 0, 1]
+        axes.streamplot(
+            x,
+            y,
+            vectors[..., 0],
+            vectors[..., 1],
+            density=density,
+            color="white",
+            linewidth=0.7,
+            arrowsize=0.7,
+        )
+    axes.set(xlabel="x", ylabel="y", title="flow", xlim=(0, grid.lx), ylim=(0, grid.ly))
+    return axes
+
+
+def plot_comparison(
+    grid: Grid,
+    truth: Any,
+    prediction: Any,
+    deviation: Any,
+    label: str = "speed",
+    decades: float | None = None,
+) -> Figure:
+    """True and predicted speed, the error, and the predictive standard deviation, side by side.
+
+    The speeds share one colour scale, the error and the deviation another: the error is
+    `|u_true - u_predicted|` at the cell centres, the deviation `(sd_x^2 + sd_y^2)^(1/2)`, its root
+    mean square if the prediction is right about itself.
+
+    Args:
+        grid: The grid.
+        truth: Normal velocities of one flow, `[num_edges]`.
+        prediction: Likewise.
+        deviation: Predictive standard deviations of the normal velocities, `[num_edges]`. That of
+            a cell-centre component is taken to be the mean of its two edges', as if their errors
+            were equal; it is never more. Where it is known, give the cells' own, `[ny, nx]`.
+        label: What the speeds' colour bar says; name the unit here.
+        decades: Colours by the logarithm, over so many decades below the largest; linear from zero
+            by default.
+
+    Raises:
+        PdeError: Another shape, a value that is not finite, a negative deviation, or decades that
+            are not positive.
+    """
+    import matplotlib.pyplot as plt
+
+    true = grid.cell_velocity(_edge_values(grid, "truth", truth))
+    predicted = grid.cell_velocity(_edge_values(grid, "prediction", prediction))
+    spread = np.asarray(deviation, dtype=np.float64)
+    if spread.shape == grid.shape:
+        spread = _cell_values(grid, "deviation", spread)
+    else:
+        edges = _edge_values(grid, "deviation", spread)
+        spread = np.linalg.norm(grid.cell_velocity(edges), axis=-1)
+    if np.min(deviation) < 0:
+        raise PdeError(f"a standard deviation of {np.min(deviation):g}, expected none below 0")
+    speeds = np.linalg.norm([true, predicted], axis=-1)
+    errors = np.stack([np.linalg.norm(true - predicted, axis=-1), spread])
+    scales = [_scale(speeds, decades)] * 2 + [_scale(errors, decades, "magma")] * 2
+    titles = ("true", "predicted", "error", "deviation")
+    height = min(2.4 * grid.ly / grid.lx, 5.0)
+    size = (2.6 + 4 * height * grid.lx / grid.ly, 0.9 + height)
+    figure, panels = plt.subplots(1, 4, figsize=size, sharex=True, sharey=True, layout="compressed")
+    images = []
+    for axes, values, title, scale in zip(panels, [*speeds, *errors], titles, scales, strict=True):
+        images.append(axes.imshow(values, **_placement(grid), **scale))
+        axes.set(xlabel="x", title=title)
+    panels[0].set_ylabel("y")
+    figure.colorbar(images[0], ax=panels[:2].tolist(), label=label)
+    figure.colorbar(images[2], ax=panels[2:].tolist(), label="error, predictive deviation")
+    return figure
+
+
 def plot_speeds(grid: Grid, velocities: Any, titles: Sequence[str], label: str = "speed") -> Figure:
     """Magnitudes of the cell-centre velocities of several flows, on one colour scale.
 
@@ -44,22 +191,65 @@ def plot_speeds(grid: Grid, velocities: Any, titles: Sequence[str], label: str =
     Raises:
         PdeError: Another number of titles than of flows.
     """
+    speeds = np.linalg.norm(grid.cell_velocity(np.atleast_2d(velocities)), axis=-1)
+    return _panels(grid, speeds, titles, label, _scale(speeds))
+
+
+def _panels(
+    grid: Grid, fields: Array, titles: Sequence[str], label: str, scale: dict[str, Any]
+) -> Figure:
+    """Cell fields `[n, ny, nx]` side by side, on one colour scale."""
     import matplotlib.pyplot as plt
 
-    speeds = np.linalg.norm(grid.cell_velocity(np.atleast_2d(velocities)), axis=-1)
-    if len(titles) != len(speeds):
-        raise PdeError(f"{len(titles)} titles for {len(speeds)} flows, expected one each")
-    size = (0.8 + 3.2 * len(speeds), 3.2)
+    if len(titles) != len(fields):
+        raise PdeError(f"{len(titles)} titles for {len(fields)} fields, expected one each")
+    size = (0.8 + 3.2 * len(fields), 3.2)
     figure, panels = plt.subplots(
-        1, len(speeds), figsize=size, squeeze=False, sharey=True, layout="constrained"
+        1, len(fields), figsize=size, squeeze=False, sharey=True, layout="compressed"
     )
-    scale = {"vmin": 0.0, "vmax": float(speeds.max()), "cmap": "viridis"}
-    for axes, speed, title in zip(panels[0], speeds, titles, strict=True):
-        image = axes.imshow(speed, **_placement(grid), **scale)
+    for axes, field, title in zip(panels[0], fields, titles, strict=True):
+        image = axes.imshow(field, **_placement(grid), **scale)
         axes.set(xlabel="x", title=title)
     panels[0, 0].set_ylabel("y")
     figure.colorbar(image, ax=panels[0].tolist(), label=label)
     return figure
+
+
+def _edge_values(grid: Grid, name: str, values: Any) -> Array:
+    edges = np.asarray(values, dtype=np.float64)
+    if edges.shape != (grid.num_edges,):
+        raise PdeError(f"{name} of shape {edges.shape}, expected one flow, ({grid.num_edges},)")
+    return _finite(name, edges)
+
+
+def _cell_values(grid: Grid, name: str, values: Any) -> Array:
+    cells = np.asarray(values, dtype=np.float64)
+    if cells.shape != grid.shape:
+        raise PdeError(f"{name} of shape {cells.shape}, expected (ny, nx) = {grid.shape}")
+    return _finite(name, cells)
+
+
+def _finite(name: str, values: Array) -> Array:
+    if not np.isfinite(values).all():
+        raise PdeError(f"{name} holds values that are not finite; mend it before drawing")
+    return values
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < np.inf:
+        raise PdeError(f"{name}={value}, expected a positive finite number")
+
+
+def _scale(values: Array, decades: float | None = None, cmap: str = "viridis") -> dict[str, Any]:
+    """Colours from zero, or by the logarithm, up to the largest value."""
+    top = float(values.max())
+    if decades is None:
+        return {"vmin": 0.0, "vmax": top, "cmap": cmap}
+    from matplotlib.colors import LogNorm
+
+    _check_positive("decades", decades)
+    top = top or 1.0
+    return {"norm": LogNorm(top * 10.0**-decades, top, clip=True), "cmap": cmap}
 
 
 def _axes(axes: Axes | None) -> Axes:
@@ -67,7 +257,7 @@ def _axes(axes: Axes | None) -> Axes:
         return axes
     import matplotlib.pyplot as plt
 
-    return plt.subplots(layout="constrained")[1]
+    return plt.subplots(layout="compressed")[1]
 
 
 def _placement(grid: Grid) -> dict[str, Any]:
