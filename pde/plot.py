@@ -166,9 +166,9 @@ def plot_comparison(
     errors = np.stack([np.linalg.norm(true - predicted, axis=-1), spread])
     scales = [_scale(speeds, decades)] * 2 + [_scale(errors, decades, "magma")] * 2
     titles = ("true", "predicted", "error", "deviation")
-    height = min(2.4 * grid.ly / grid.lx, 5.0)
-    size = (2.6 + 4 * height * grid.lx / grid.ly, 0.9 + height)
-    figure, panels = plt.subplots(1, 4, figsize=size, sharex=True, sharey=True, layout="compressed")
+    figure, panels = plt.subplots(
+        1, 4, figsize=_size(grid, 4, 2.6), sharex=True, sharey=True, layout="compressed"
+    )
     images = []
     for axes, values, title, scale in zip(panels, [*speeds, *errors], titles, scales, strict=True):
         images.append(axes.imshow(values, **_placement(grid), **scale))
@@ -203,9 +203,13 @@ def _panels(
 
     if len(titles) != len(fields):
         raise PdeError(f"{len(titles)} titles for {len(fields)} fields, expected one each")
-    size = (0.8 + 3.2 * len(fields), 3.2)
     figure, panels = plt.subplots(
-        1, len(fields), figsize=size, squeeze=False, sharey=True, layout="compressed"
+        1,
+        len(fields),
+        figsize=_size(grid, len(fields), 1.4),
+        squeeze=False,
+        sharey=True,
+        layout="compressed",
     )
     for axes, field, title in zip(panels[0], fields, titles, strict=True):
         image = axes.imshow(field, **_placement(grid), **scale)
@@ -213,6 +217,12 @@ def _panels(
     panels[0, 0].set_ylabel("y")
     figure.colorbar(image, ax=panels[0].tolist(), label=label)
     return figure
+
+
+def _size(grid: Grid, panels: int, beside: float) -> tuple[float, float]:
+    """Inches for so many panels in a row, and what stands beside them."""
+    height = min(2.4 * grid.ly / grid.lx, 5.0)
+    return beside + panels * (0.1 + height * grid.lx / grid.ly), 0.9 + height
 
 
 def _edge_values(grid: Grid, name: str, values: Any) -> Array:
