@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
@@ -16,11 +16,12 @@ from concurrent.futures import (
     wait,
 )
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -34,9 +35,16 @@ from .progress import Progress
 from .sources import check_draw
 from .store import Store, differences, read
 
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
 FORMAT, VERSION = "pde permeability data", 1
 CHUNK = 64  # part of no format: a sample's bits do not depend on the others
 PRESSURE = {"left": 1.0, "right": 0.0}
+
+_Compute: TypeAlias = Callable[
+    ["PermeabilityDataSpec", Store, str], Iterator[tuple[int, dict[str, Array]]]
+]
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,7 @@ def generate_permeabilities(
     workers: int | None = None,
     backend: str = "auto",
     progress: bool = True,
+    scheduler: str | None = None,
 ) -> Path:
     """Make the data set of a specification, or find it made.
 
@@ -162,6 +171,10 @@ def generate_permeabilities(
             this then needs the usual `if __name__ == "__main__":`.
         backend: As for `DarcyFamily`; the last bits depend on it.
         progress: Whether a progress line is shown on stderr.
+        scheduler: Address of a Dask scheduler whose workers make the samples in place of this
+            machine, `tcp://HOST:8786` say (the extra `cluster`; `pde.cluster` says how to start
+            them). This process writes the file, with the bytes of a run here with the same backend
+            on the same kind of processor.
 
     Returns:
         The path.
@@ -169,9 +182,12 @@ def generate_permeabilities(
     Raises:
         FileContentError: The file, finished or begun, is of other parameters (it says which), cut
             short or altered. Nothing is deleted.
-        PdeError: Less than one worker, a worker that died, or too small a disk.
+        PdeError: Less than one worker, a worker that died, too small a disk, or a cluster that
+            does not answer, has no workers or unlike ones.
     """
     path = Path(path)
+    if scheduler is not None and workers is not None:
+        raise PdeError(f"workers={workers!r} with a scheduler, which has its own: give one of them")
     workers = _cores() if workers is None else workers
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise PdeError(f"workers={workers!r}, expected an integer of at least 1")
@@ -180,19 +196,40 @@ def generate_permeabilities(
         if progress:
             print(f"{path} is finished already, with these parameters", file=sys.stderr)
         return path
-    backend = DarcyFamily(Grid(2, 2), PRESSURE, backend=backend).backend
+    if scheduler is not None:
+        with _cluster(scheduler) as cluster:
+            backend = cluster.agree(backend)
+            _write(spec, path, backend, cluster.computed, progress)
+    else:
+        backend = DarcyFamily(Grid(2, 2), PRESSURE, backend=backend).backend
+        _write(spec, path, backend, partial(_computed, workers=workers), progress)
+    return path
+
+
+def _cluster(scheduler: str) -> AbstractContextManager[Cluster]:
+    try:
+        from .cluster import connected
+    except ImportError as error:
+        raise PdeError(
+            "a scheduler needs Dask's distributed: install the extra `cluster`"
+        ) from error
+    return connected(scheduler)
+
+
+def _write(
+    spec: PermeabilityDataSpec, path: Path, backend: str, compute: _Compute, progress: bool
+) -> None:
     store = Store(path, _metadata(spec, backend), spec.shapes(), spec.num_samples, CHUNK)
     bar = Progress(spec.num_samples, enabled=progress)
     bar.resume(sum(len(store.samples(i)) for i in store.finished))
     try:
-        for index, arrays in _computed(spec, store, backend, workers):
+        for index, arrays in compute(spec, store, backend):
             store.write(index, arrays)
             bar.advance(len(store.samples(index)))
     except BaseException:
         store.close()
         raise
     store.finish()
-    return path
 
 
 def _cores() -> int:
@@ -250,14 +287,20 @@ def _check_same(spec: PermeabilityDataSpec, path: Path) -> None:
         )
 
 
-class _Worker:
-    """What a thread or process keeps from chunk to chunk."""
+class Worker:
+    """What a thread or process keeps from chunk to chunk.
+
+    Args:
+        spec: What to make.
+        backend: As for `DarcyFamily`.
+    """
 
     def __init__(self, spec: PermeabilityDataSpec, backend: str) -> None:
         self.spec, self.fields = spec, spec.fields
         self.family = DarcyFamily(spec.grid, PRESSURE, backend=backend)
 
     def compute(self, samples: range) -> dict[str, Array]:
+        """Return the arrays of some samples, by name."""
         drawn = [self.fields.draw(i) for i in samples]
         kappa = np.stack([field for _, field in drawn])
         solution = self.family.solve(kappa)
@@ -277,11 +320,11 @@ _LOCAL = threading.local()
 def _start(spec: PermeabilityDataSpec, backend: str, process: bool) -> None:
     if process:
         leave_interrupts_to_parent()
-    _LOCAL.worker = _Worker(spec, backend)
+    _LOCAL.worker = Worker(spec, backend)
 
 
 def _compute(samples: range) -> dict[str, Array]:
-    worker: _Worker = _LOCAL.worker
+    worker: Worker = _LOCAL.worker
     return worker.compute(samples)
 
 

@@ -61,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
     add("--kernel", choices=("gaussian", "exponential"), default="gaussian", help="covariance")
     add("--pressure", action="store_true", help="keep the pressures too")
     add("--workers", type=int, help="how many work at once (default: all cores)")
+    add(
+        "--scheduler", metavar="ADDRESS", help="of a Dask cluster that does the work in their place"
+    )
     add("--backend", choices=("auto", "compiled", "scipy"), default="auto", help="solver")
     add("--seed", type=int, default=0, help="seed of the fields")
     return main
@@ -114,7 +117,10 @@ def _permeability(given: argparse.Namespace) -> int:
         seed=given.seed,
         save_pressure=given.pressure,
     )
-    print(generate_permeabilities(spec, given.out, given.workers, given.backend))
+    path = generate_permeabilities(
+        spec, given.out, given.workers, given.backend, scheduler=given.scheduler
+    )
+    print(path)
     return 0
 
 

@@ -127,12 +127,15 @@ SCRIPTS = sources(ROOT / "scripts")
 
 def test_pde_stands_on_numpy_and_scipy_alone() -> None:
     allowed = {*sys.stdlib_module_names, "numpy", "scipy", "pde"}
+    # Modules of the extras `fast` and `cluster`, which others import late.
+    late = {"compiled.py": {"numba"}, "lanes.py": {"numba"}, "cluster.py": {"distributed"}}
     for path in sources(ROOT / "pde"):
-        fast = path.name in ("compiled.py", "lanes.py")  # the extra `fast`, imported late
-        extra = {"numba"} if fast else set()
+        extra = late.get(path.name, set())
         assert top_levels(path, ROOT, at_import_time=True) <= allowed | extra, path
-        early = imports(path, ROOT, at_import_time=True)
-        assert fast or not any(n.startswith(("pde.compiled", "pde.lanes")) for n in early), path
+        early = {
+            name for n in imports(path, ROOT, at_import_time=True) for name in n.split(".")[1:2]
+        }
+        assert not any(late.get(f"{name}.py", extra) != extra for name in early), path
         lazy = top_levels(path, ROOT) - allowed - extra
         assert lazy <= {"h5py", "matplotlib", "rich"}, path
 
