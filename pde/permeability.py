@@ -62,6 +62,7 @@ class PermeabilityDataSpec:
         lengths: Its correlation lengths in x and y.
         terms: Number of Karhunen-Loeve modes p.
         kernel: `gaussian` or `exponential`.
+        source: The source f, the same everywhere; the paper's is 1.
         num_samples: Number of samples.
         seed: Sample i depends on (seed, i) alone.
         save_pressure: Whether the pressures are kept too.
@@ -80,6 +81,7 @@ class PermeabilityDataSpec:
     lengths: tuple[float, float] = (0.2, 0.3)
     terms: int = 64
     kernel: str = "gaussian"
+    source: float = 1.0
     num_samples: int = 1500
     seed: int = 0
     save_pressure: bool = False
@@ -89,6 +91,8 @@ class PermeabilityDataSpec:
         check_draw(self.seed, self.num_samples)
         if self.num_samples < 1:
             raise PdeError(f"num_samples={self.num_samples}, expected at least 1")
+        if not np.isfinite(self.source):
+            raise PdeError(f"source={self.source!r}, expected a finite number")
         if self.nx < 2 or self.ny < 2:
             raise PdeError(f"a grid of {self.nx} x {self.ny} cells, expected at least 2 x 2")
         _ = self.fields
@@ -297,7 +301,7 @@ class Worker:
 
     def __init__(self, spec: PermeabilityDataSpec, backend: str) -> None:
         self.spec, self.fields = spec, spec.fields
-        self.family = DarcyFamily(spec.grid, PRESSURE, backend=backend)
+        self.family = DarcyFamily(spec.grid, PRESSURE, spec.source, backend)
 
     def compute(self, samples: range) -> dict[str, Array]:
         """Return the arrays of some samples, by name."""

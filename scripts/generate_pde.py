@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--lengths", type=float, nargs=2, default=(0.2, 0.3), metavar=("LX", "LY"), help="of it")
     add("--terms", type=int, default=64, help="Karhunen-Loeve modes")
     add("--kernel", choices=("gaussian", "exponential"), default="gaussian", help="covariance")
+    add("--source", type=float, default=1.0, help="the source f, the same everywhere")
     add("--pressure", action="store_true", help="keep the pressures too")
     add("--workers", type=int, help="how many work at once (default: all cores)")
     add(
@@ -113,6 +114,7 @@ def _permeability(given: argparse.Namespace) -> int:
         lengths=given.lengths,
         terms=given.terms,
         kernel=given.kernel,
+        source=given.source,
         num_samples=given.samples,
         seed=given.seed,
         save_pressure=given.pressure,

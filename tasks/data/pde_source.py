@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import lightning as L
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, TensorDataset
 
 import pde
-from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.batches import Sampling
+from tasks.data.flows import FlowData, Split
 
 
-class PDESourceData(L.LightningDataModule):
+class PDESourceData(FlowData):
     """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA).
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
@@ -56,12 +53,9 @@ class PDESourceData(L.LightningDataModule):
         sampling: Sampling = "auto",
         seed: int = 0,
     ) -> None:
-        super().__init__()
         if num_samples < 10:
             raise ValueError(f"num_samples must be at least 10, got {num_samples}")
-        self.num_test = num_samples // 5
-        if not 0 <= num_val < num_samples - self.num_test:
-            raise ValueError(f"num_val must leave training samples, got {num_val}")
+        super().__init__(num_samples, num_samples // 5, num_val, batch_size, sampling)
         self.spec = pde.SourceDataSpec(
             field=field,
             field_seed=field_seed,
@@ -78,7 +72,6 @@ class PDESourceData(L.LightningDataModule):
             else (f"spe10-{layer}-{origin[0]}-{origin[1]}")
         )
         self.path = Path(root) / f"{place}-{spread}-{num_samples}-{seed}.npz"
-        self.num_val, self.batch_size, self.sampling = num_val, batch_size, sampling
         self._data: pde.Dataset | None = None
 
     def prepare_data(self) -> None:
@@ -102,41 +95,10 @@ class PDESourceData(L.LightningDataModule):
             raise RuntimeError("call prepare_data() and setup() first")
         return self._data
 
-    def split(self, name: Literal["train", "val", "test"]) -> slice:
-        """Return which samples a split holds."""
-        first_test = len(self.data) - self.num_test
-        first_val = first_test - self.num_val
-        return {
-            "train": slice(0, first_val),
-            "val": slice(first_val, first_test),
-            "test": slice(first_test, len(self.data)),
-        }[name]
-
-    def arrays(
-        self, name: Literal["train", "val", "test"]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def arrays(self, name: Split) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return sources [n, ny, nx] and velocities [n, edges] of a split."""
         chosen = self.split(name)
         return self.data.source(chosen), self.data.velocity[chosen]
-
-    def _tensors(self, name: Literal["train", "val", "test"]) -> tuple[torch.Tensor, torch.Tensor]:
-        source, velocity = self.arrays(name)
-        return torch.from_numpy(source).float(), torch.from_numpy(velocity).float()
-
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return BatchStream(self._tensors("train"), self.batch_size, self.sampling)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation samples in order, an empty list if none are held out."""
-        return self._loader("val") if self.num_val else []
-
-    def test_dataloader(self) -> Any:
-        """Return the test samples in order."""
-        return self._loader("test")
-
-    def _loader(self, name: Literal["val", "test"]) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(*self._tensors(name)), batch_size=100)
 
     def least_squares_error(self) -> NDArray[np.float64]:
         """Return the relative L2 errors, [n], of linear least squares from source to velocity.

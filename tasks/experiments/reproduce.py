@@ -32,6 +32,7 @@ TABLES = (
     "psgld_gaussian",
     "spike_slab",
     "table1",
+    "table2",
     "uci",
 )
 

@@ -42,7 +42,7 @@ def test_samples_are_flows_through_their_fields(tmp_path):
     fields = RandomPermeability(
         KarhunenLoeve(Grid(12, 10), 2.0, (0.2, 0.3), terms=8), "additive", 6.0, seed=0
     )
-    family = DarcyFamily(Grid(12, 10), {"left": 1.0, "right": 0.0})
+    family = DarcyFamily(Grid(12, 10), {"left": 1.0, "right": 0.0}, 1.0)
     for i in (0, 63, 64, 149):
         xi, kappa = fields.draw(i)
         solution = family.solve(kappa)
@@ -187,7 +187,9 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(Store, "write", full)
     with pytest.raises(OSError, match="No space left"):
         make(tmp_path / "a")
-    assert len((tmp_path / "a.journal").read_text().splitlines()) == 2
+    noted = (tmp_path / "a.journal").read_text().split("\n")
+    assert 1 < len(noted) <= 3
+    assert not any(line.startswith("2 ") for line in noted)
     monkeypatch.undo()
     assert make(tmp_path / "a").read_bytes() == whole
 
@@ -232,6 +234,7 @@ def test_a_dead_worker_is_one_clear_error(tmp_path):
         ({"lengths": (0.2, 0.0)}, "ly=0.0"),
         ({"variance": -2.0}, "variance=-2.0"),
         ({"kind": "log"}, "kind='log'"),
+        ({"source": np.nan}, "source=nan, expected a finite number"),
         ({"num_samples": 0}, "num_samples=0"),
         ({"seed": -1}, "seed -1"),
     ],

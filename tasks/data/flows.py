@@ -1,0 +1,80 @@
+"""What the data of the Darcy surrogates share: splits, tensors and loaders."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import BatchStream
+from lightning_sgmcmc.batches import Sampling
+
+Array = NDArray[np.float64]
+Split = Literal["train", "val", "test"]
+
+
+class FlowData(L.LightningDataModule):
+    """Pairs of a field on the cells and the velocities on the edges.
+
+    The last ``num_test`` samples are for testing, and the last ``num_val`` of the others are held
+    out for validation where a protocol chooses anything.
+
+    Args:
+        num_samples: Pairs in all.
+        num_test: Pairs for testing.
+        num_val: Training pairs that are held out.
+        batch_size: Pairs in a minibatch.
+        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
+
+    Raises:
+        ValueError: If a split leaves nothing to train on.
+    """
+
+    def __init__(
+        self, num_samples: int, num_test: int, num_val: int, batch_size: int, sampling: Sampling
+    ) -> None:
+        super().__init__()
+        if not 0 < num_test < num_samples:
+            raise ValueError(f"num_test must leave training samples, got {num_test}")
+        if not 0 <= num_val < num_samples - num_test:
+            raise ValueError(f"num_val must leave training samples, got {num_val}")
+        self.num_samples, self.num_test, self.num_val = num_samples, num_test, num_val
+        self.batch_size, self.sampling = batch_size, sampling
+
+    def split(self, name: Split) -> slice:
+        """Return which samples a split holds."""
+        first_test = self.num_samples - self.num_test
+        first_val = first_test - self.num_val
+        return {
+            "train": slice(0, first_val),
+            "val": slice(first_val, first_test),
+            "test": slice(first_test, self.num_samples),
+        }[name]
+
+    @abstractmethod
+    def arrays(self, name: Split) -> tuple[Array, Array]:
+        """Return fields [n, ny, nx] and velocities [n, edges] of a split."""
+
+    def _tensors(self, name: Split) -> tuple[torch.Tensor, torch.Tensor]:
+        field, velocity = self.arrays(name)
+        return torch.from_numpy(field).float(), torch.from_numpy(velocity).float()
+
+    def train_dataloader(self) -> BatchStream:
+        """Return the minibatch stream."""
+        return BatchStream(self._tensors("train"), self.batch_size, self.sampling)
+
+    def val_dataloader(self) -> Any:
+        """Return the validation samples in order, an empty list if none are held out."""
+        return self._loader("val") if self.num_val else []
+
+    def test_dataloader(self) -> Any:
+        """Return the test samples in order."""
+        return self._loader("test")
+
+    def _loader(self, name: Split) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*self._tensors(name)), batch_size=100)

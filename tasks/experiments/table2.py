@@ -1,0 +1,143 @@
+"""Table 2 of HASGLD-SA (section 5.3.2): velocities from the permeability, beside plain regressions.
+
+The references: the mean field, and least squares on the Karhunen-Loeve coefficients, linear and
+with the products of the leading ones, how many of which is chosen on training fields that are held
+out. Each prediction is an affine combination of training velocities, so that it conserves mass as
+they do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from lightning_sgmcmc.metrics import band_metrics
+from tasks.data.pde_perm import PDEPermData
+from tasks.experiments.cell import Study
+from tasks.surrogates import Regression, relative_errors
+
+Kind = Literal["additive", "lognormal"]
+
+#: Mean relative L2 test error in percent (Wang, Deng, Lin 2020, Table 2), by sparse rate.
+PAPER = {
+    "SGLD": {0.0: 3.07, 0.3: 3.04, 0.5: 3.06},
+    "HASGLD-SA (M=1)": {0.0: 2.72, 0.3: 0.85, 0.5: 1.42},
+    "HASGLD-SA (M=2)": {0.0: 1.68, 0.3: 0.78, 0.5: 1.21},
+}
+KINDS: tuple[Kind, ...] = ("additive", "lognormal")
+TERMS = (32, 64, 128)
+#: Leading coefficients whose products enter.
+QUADRATIC = (0, 5, 10, 15, 20, 25, 30)
+NUM_VAL = 200
+
+
+def cells() -> list[Study]:
+    """Return the references of both kinds of field and every number of modes."""
+    return [
+        Study(f"references-{kind}-{terms}", partial(references, kind=kind, terms=terms))
+        for kind in KINDS
+        for terms in TERMS
+    ]
+
+
+def references(folder: Path, kind: Kind, terms: int = 64, **options: Any) -> dict[str, Any]:
+    """Fit the references to the training fields and measure them on the test fields.
+
+    Args:
+        folder: Of the cell.
+        kind: Kind of permeability.
+        terms: Karhunen-Loeve modes.
+        **options: Of :class:`~tasks.data.pde_perm.PDEPermData`.
+    """
+    data = PDEPermData(kind=kind, terms=terms, **{"num_val": NUM_VAL} | options)
+    data.prepare_data()
+    data.setup()
+    train, held_out = data.coefficients("train"), data.coefficients("val")
+    velocity, velocity_held_out = data.arrays("train")[1], data.arrays("val")[1]
+    tried = {
+        q: 100 * float(relative_errors(model.predict(held_out), velocity_held_out).mean())
+        for q in QUADRATIC
+        if (model := _fit(train, velocity, q)) is not None
+    }
+    chosen = min(tried, key=lambda q: tried[q])
+    everything = np.concatenate([train, held_out])
+    velocities = np.concatenate([velocity, velocity_held_out])
+    none = np.zeros((len(everything), 0))
+    models = {
+        "mean field": (Regression.fit(none, velocities), 0),
+        "linear regression": (Regression.fit(everything, velocities), terms),
+        "quadratic regression": (Regression.fit(everything, velocities, chosen), terms),
+    }
+    return {
+        "errors_held_out_percent": {str(q): error for q, error in tried.items()},
+        "quadratic": chosen,
+        "rows": {name: _measure(data, model, used) for name, (model, used) in models.items()},
+    }
+
+
+def _fit(coefficients: np.ndarray, velocity: np.ndarray, quadratic: int) -> Regression | None:
+    """Fit unless there are fewer samples than features."""
+    features = 1 + coefficients.shape[1] + quadratic * (quadratic + 1) // 2
+    if features >= len(coefficients):
+        return None
+    return Regression.fit(coefficients, velocity, quadratic)
+
+
+def _measure(data: PDEPermData, model: Regression, used: int) -> dict[str, float]:
+    """Return errors, mass balance and bands on the test fields.
+
+    ``imbalance`` is the largest difference of a cell's outflow from its source, over the mean flow
+    through an edge.
+    """
+    _, velocity = data.arrays("test")
+    predicted = model.predict(data.coefficients("test")[:, :used])
+    errors = 100 * relative_errors(predicted, velocity)
+    grid, source = data.data.grid, data.spec.source
+    scale = np.abs(velocity).mean() / grid.hx
+    flows = model.std > 1e-12 * model.std.max()
+    bands = band_metrics(
+        torch.from_numpy(velocity[:, flows]),
+        torch.from_numpy(predicted[:, flows]),
+        torch.from_numpy(np.broadcast_to(model.std[flows], (len(velocity), flows.sum())).copy()),
+    )
+    return {
+        "relative_l2_mean_percent": float(errors.mean()),
+        "relative_l2_median_percent": float(np.median(errors)),
+        "relative_l2_largest_percent": float(errors.max()),
+        "imbalance": float(np.abs(grid.divergence(predicted) - source).max() / scale),
+        "imbalance_of_truth": float(np.abs(grid.divergence(velocity) - source).max() / scale),
+        **bands,
+    }
+
+
+def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
+    """Return the paper's table and the references as Markdown."""
+    lines = ["| paper, p = 64 | no pruning | 30 % | 50 % |", "|---|---|---|---|"]
+    for name, row in PAPER.items():
+        lines.append(f"| {name} | " + " | ".join(f"{v:.2f}" for v in row.values()) + " |")
+    lines += [
+        "",
+        "| field | modes | | mean error, % | median, % | largest, % | imbalance (the truth's) | "
+        "coverage of 50, 90, 95 % bands |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        for terms in TERMS:
+            content = results.get(f"references-{kind}-{terms}")
+            for name, row in (content or {}).get("rows", {}).items():
+                label = name
+                if name.startswith("quadratic"):
+                    label += f", {content['quadratic']} leading" if content else ""
+                lines.append(
+                    f"| {kind} | {terms} | {label} | {row['relative_l2_mean_percent']:.2f} | "
+                    f"{row['relative_l2_median_percent']:.2f} | "
+                    f"{row['relative_l2_largest_percent']:.1f} | "
+                    f"{row['imbalance']:.0e} ({row['imbalance_of_truth']:.0e}) | "
+                    + ", ".join(f"{100 * row[f'coverage_{p}']:.0f}" for p in (50, 90, 95))
+                    + " |"
+                )
+    return "\n".join(lines)

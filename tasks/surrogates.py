@@ -1,0 +1,70 @@
+"""Surrogates without a network: what any network for ``pde_perm`` has to be seen beside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Velocities by least squares on the Karhunen-Loeve coefficients of a field.
+
+    u = W phi(xi) with phi = (1, xi_1, ..., xi_p, xi_i xi_j for i <= j <= ``quadratic``), and the
+    residuals' standard deviation on each edge, N - m in place of N for m features.
+
+    Attributes:
+        quadratic: The number of leading coefficients whose products enter; 0 is the linear map.
+        weights: W transposed, [m, edges].
+        std: The residuals' standard deviation, [edges].
+    """
+
+    quadratic: int
+    weights: Array
+    std: Array
+
+    @classmethod
+    def fit(cls, coefficients: Array, velocity: Array, quadratic: int = 0) -> Regression:
+        """Fit coefficients [N, p] and velocities [N, edges].
+
+        Raises:
+            ValueError: If there are not more samples than features, or fewer coefficients than
+                ``quadratic``.
+        """
+        if not 0 <= quadratic <= coefficients.shape[1]:
+            raise ValueError(
+                f"quadratic must lie between 0 and {coefficients.shape[1]}, the number of "
+                f"coefficients, got {quadratic}"
+            )
+        features = _features(coefficients, quadratic)
+        count, m = features.shape
+        if count <= m:
+            raise ValueError(
+                f"{m} features need more than {m} samples, got {count}: lower quadratic"
+            )
+        weights = np.asarray(np.linalg.lstsq(features, velocity, rcond=None)[0], dtype=np.float64)
+        residual = velocity - features @ weights
+        std: Array = np.sqrt((residual**2).sum(0) / (count - m))
+        return cls(quadratic, weights, std)
+
+    def predict(self, coefficients: Array) -> Array:
+        """Return velocities [n, edges] for coefficients [n, p]."""
+        predicted: Array = _features(coefficients, self.quadratic) @ self.weights
+        return predicted
+
+
+def _features(coefficients: Array, quadratic: int) -> Array:
+    i, j = np.triu_indices(quadratic)
+    ones = np.ones((len(coefficients), 1))
+    return np.concatenate([ones, coefficients, coefficients[:, i] * coefficients[:, j]], axis=1)
+
+
+def relative_errors(predicted: Array, velocity: Array) -> Array:
+    """Return ||predicted - velocity|| / ||velocity|| of each sample, [n]."""
+    error: Array = np.linalg.norm(predicted - velocity, axis=-1)
+    size: Array = np.linalg.norm(velocity, axis=-1)
+    return error / size
