@@ -24,7 +24,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -106,6 +106,8 @@ class Cluster:
         try:
             self._client.wait_for_workers(1, timeout=ALONE)
             answers = self._client.run(_report, backend, on_error="return")
+            if all(isinstance(answer, OSError) for answer in answers.values()):
+                raise OSError("they died as they were asked what they have")
         except OSError as error:
             raise PdeError(
                 f"the Dask scheduler at {self._address} has no workers ({_line(error)}); start "
@@ -122,7 +124,7 @@ class Cluster:
                     "process has"
                 ) from answer
             self._check(worker, answer)
-        return self._expected.get("backend", backend)
+        return self._expected["backend"]
 
     def computed(
         self, spec: PermeabilityDataSpec, store: Store, backend: str
@@ -160,7 +162,8 @@ class Cluster:
             del future  # the cluster may forget this chunk
             self._check(worker, origin)
             yield index, arrays
-        self._client.run(_forget, spec, backend, on_error="ignore")
+        with suppress(OSError):  # all is made; who has gone has forgotten too
+            self._client.run(_forget, spec, backend, on_error="ignore")
 
     def _threads(self) -> int:
         try:
