@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU}
 
 
 class EncoderDecoder(nn.Module):
@@ -49,11 +49,11 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         if nx % 2 or ny % 2:
             raise ValueError(f"the grid must have even sides to be pooled by 2, got {nx}x{ny}")
-        if activation not in _ACTIVATIONS:
+        if activation not in ACTIVATIONS:
             raise ValueError(
-                f"activation must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
+                f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}"
             )
-        act = _ACTIVATIONS[activation]
+        act = ACTIVATIONS[activation]
         self.nx, self.ny = nx, ny
         edges = ny * (nx + 1) + (ny + 1) * nx
         self.encoder = nn.Sequential(

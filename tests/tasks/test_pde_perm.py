@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from lightning_sgmcmc import cli
+from pde import DarcyFamily, Grid
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments import table2
+from tasks.nets.perm_encoder_decoder import PermEncoderDecoder
 from tasks.surrogates import Regression, relative_errors
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"grid": 8, "num_samples": 90, "num_test": 20, "num_val": 15, "terms": 6}
 
 
@@ -100,3 +105,91 @@ def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
         assert row["imbalance"] < 1e-12
     text = table2.render({"references-additive-64": found}, False)
     assert "| additive | 64 | linear regression | " in text
+
+
+def test_the_network_has_the_stated_size() -> None:
+    """Within 2 % of the paper's 8,252,320 weights."""
+    net = PermEncoderDecoder()
+    count = sum(p.numel() for p in net.parameters())
+    assert count == 8_367_472
+    assert abs(count / 8_252_320 - 1) < 0.02
+    assert net(torch.rand(2, 50, 50) + 1).shape == (2, 5100)
+
+
+def test_a_stream_function_creates_no_water() -> None:
+    """Whatever the weights: divergence f in every cell, nothing through the walls."""
+    for nx, ny, source in ((8, 8, 1.0), (12, 8, 0.0), (8, 10, -2.5)):
+        torch.manual_seed(0)
+        net = PermEncoderDecoder(
+            nx, ny, coarse=3, encoder_channels=(2, 2), solver_channels=(2, 2), hidden=9,
+            conservative=True, source=source,
+        ).double()  # fmt: skip
+        grid = Grid(nx, ny)
+        velocity = net(torch.rand(5, ny, nx).double() + 1).detach().numpy()
+        np.testing.assert_allclose(grid.divergence(velocity), source, atol=1e-12)
+        assert not velocity[:, grid.boundary_edges("top")].any()
+        assert not velocity[:, grid.boundary_edges("bottom")].any()
+        through = grid.split(velocity)[0].sum(-2)
+        assert np.ptp(velocity, axis=0).max() > 1e-3
+        np.testing.assert_allclose(np.diff(through, axis=-1), source * ny / nx, atol=1e-12)
+
+
+def test_every_flow_is_that_of_a_stream_function() -> None:
+    """The decoder's outputs reach a solution of the problem, which they have as many as."""
+    grid = Grid(8, 6)
+    net = PermEncoderDecoder(
+        8, 6, coarse=2, encoder_channels=(1, 1), solver_channels=(1, 1), hidden=2, conservative=True
+    ).double()
+    kappa = np.random.default_rng(0).lognormal(size=grid.shape)
+    exact = DarcyFamily(grid, {"left": 1.0, "right": 0.0}, 1.0).solve(kappa).velocity
+    zero = torch.zeros(9 * 5 + 1, dtype=torch.float64)
+    base = net._curl(zero)
+    basis = torch.stack([net._curl(e) - base for e in torch.eye(46, dtype=torch.float64)])
+    values = np.linalg.lstsq(basis.numpy().T, exact - base.numpy(), rcond=None)[0]
+    np.testing.assert_allclose(net._curl(torch.from_numpy(values)).numpy(), exact, atol=1e-12)
+    assert np.linalg.matrix_rank(basis.numpy()) == 46 == grid.num_edges - 2 * 8 - 8 * 6
+
+
+def test_the_output_follows_the_fields_geometric_mean() -> None:
+    """With the input's shift undone, a field times 3 gives a flow times 3."""
+    net = PermEncoderDecoder(
+        8, 8, coarse=3, encoder_channels=(2, 2), solver_channels=(2, 2), hidden=9
+    ).double()
+    x = torch.rand(4, 8, 8).double() + 1
+    before = net(x)
+    net.get_buffer("log_mean").add_(np.log(3))
+    torch.testing.assert_close(net(3 * x), 3 * before)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"nx": 9}, "even sides of at least 6"), ({"activation": "gelu"}, "one of relu, silu")],
+)
+def test_networks_that_cannot_be_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PermEncoderDecoder(**options)
+
+
+def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    small = {"coarse": 3, "encoder_channels": "[2,2]", "solver_channels": "[2,2]", "hidden": 8}
+    arguments = ["--task", "pde_perm", "--out", str(out), f"--data.root={tmp_path}"]
+    arguments += [f"--data.{k}={v}" for k, v in (SMALL | {"num_val": 0}).items()]
+    arguments += [f"--model.net.init_args.{k}={v}" for k, v in small.items()]
+    arguments += ["--model.net.init_args.nx=8", "--model.net.init_args.ny=8"]
+    arguments += ["--model.net.init_args.conservative=true", "--model.burn_in=14"]
+    arguments += ["--model.burn_in_optimizer.steps=10", "--model.thinning=2"]
+    arguments += ["--trainer.max_steps=20", "--trainer.logger=false", "--data.batch_size=16"]
+    cli.main(ROOT / "configs", arguments)
+    results = json.loads((out / "results.json").read_text())
+    ensemble = results["metrics"]["ensemble"]
+    assert ensemble["imbalance"] < 1e-5
+    assert results["task_details"]["field"] == "additive, mean 6, 6 modes"
+    data = opened(tmp_path, num_val=0)
+    linear = Regression.fit(data.coefficients("train"), data.arrays("train")[1])
+    error = relative_errors(linear.predict(data.coefficients("test")), data.arrays("test")[1])
+    regressions = results["task_details"]["regressions_relative_l2_mean_percent"]
+    assert regressions["linear"] == pytest.approx(100 * error.mean())
+    assert {path.name for path in out.glob("*.png")} | {
+        path.name for path in out.glob("figures/*.png")
+    } >= {"flow_median.png", "flow_worst.png"}
