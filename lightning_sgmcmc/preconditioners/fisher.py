@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_sgmcmc.flat import flatten, inner, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
+from lightning_sgmcmc.preconditioners.diagonal import Diagonal
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.statistics import PerExample
@@ -152,13 +153,11 @@ class Fisher(Preconditioner):
         return f"{type(self).__name__}(labels={self.labels!r}, eps={self.eps:g})"
 
 
-class DiagonalFisher(Fisher):
+class DiagonalFisher(Fisher, Diagonal):
     """C = diag(1 / (J_ii + eps)), the metric DOP of Marceau-Caron and Ollivier (2017).
 
     Before the first update C is the identity. The arguments are those of :class:`Fisher`.
     """
-
-    fused = True
 
     def __init__(
         self,
@@ -175,7 +174,7 @@ class DiagonalFisher(Fisher):
         self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
         self._squares: list[Tensor] = []
         self._inverse: list[Tensor] = []
-        self._root: list[Tensor] = []
+        self._root = []
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Allocate the diagonal of J for these parameters."""
@@ -206,25 +205,6 @@ class DiagonalFisher(Fisher):
         """Multiply by C, in place."""
         torch._foreach_div_(vectors, self._inverse)
         return vectors
-
-    def noise(self, stream: NoiseStream) -> list[Tensor]:
-        """Draw C^(1/2) z."""
-        z = stream.increments()
-        torch._foreach_mul_(z, self._root)
-        return z
-
-    def move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-    ) -> None:
-        """Add C^(1/2) (size * z - lr * C^(1/2) gradient) to ``params``."""
-        z = stream.increments()
-        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
-        torch._foreach_addcmul_(params, z, self._root, value=size)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (J_ii + eps)."""

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from lightning_sgmcmc.flat import flatten, inner, per_chain, unflatten
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.preconditioners.base import Preconditioner
+from lightning_sgmcmc.preconditioners.diagonal import Diagonal
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.target import Target
 
 
-class RMSProp(Preconditioner):
+class RMSProp(Diagonal):
     """C = diag(1 / (eps + floor * mean(sqrt V) + sqrt V)), V <- alpha V + (1 - alpha) g^2.
 
     g is the minibatch's mean likelihood gradient, as in ``torch.optim.RMSprop`` (eps outside the
@@ -44,7 +44,6 @@ class RMSProp(Preconditioner):
     """
 
     adaptive = True
-    fused = True
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class RMSProp(Preconditioner):
         # V and C^(1/2) as vectors, and the same memory as lists like the parameters.
         self._flat = (torch.empty(0), torch.empty(0))
         self._square_avg: list[Tensor] = []
-        self._root: list[Tensor] = []
+        self._root = []
         self._started = False
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
@@ -111,25 +110,6 @@ class RMSProp(Preconditioner):
         torch._foreach_mul_(vectors, self._root)
         torch._foreach_mul_(vectors, self._root)
         return vectors
-
-    def noise(self, stream: NoiseStream) -> list[Tensor]:
-        """Draw C^(1/2) z."""
-        z = stream.increments()
-        torch._foreach_mul_(z, self._root)
-        return z
-
-    def move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-    ) -> None:
-        """Add C^(1/2) (size * z - lr * C^(1/2) gradient) to ``params``."""
-        z = stream.increments()
-        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
-        torch._foreach_addcmul_(params, z, self._root, value=size)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (eps + floor + sqrt V)."""

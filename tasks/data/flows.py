@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import lightning as L
 import numpy as np
@@ -16,9 +16,10 @@ from lightning_sgmcmc.batches import Sampling
 
 Array = NDArray[np.float64]
 Split = Literal["train", "val", "test"]
+Set = TypeVar("Set")
 
 
-class FlowData(L.LightningDataModule):
+class FlowData(L.LightningDataModule, Generic[Set]):
     """Pairs of a field on the cells and the velocities on the edges.
 
     The last ``num_test`` samples are for testing, and the last ``num_val`` of the others are held
@@ -45,6 +46,27 @@ class FlowData(L.LightningDataModule):
             raise ValueError(f"num_val must leave training samples, got {num_val}")
         self.num_samples, self.num_test, self.num_val = num_samples, num_test, num_val
         self.batch_size, self.sampling = batch_size, sampling
+        self._data: Set | None = None
+
+    @abstractmethod
+    def load(self) -> Set:
+        """Open the set that :meth:`prepare_data` made."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the set."""
+        if self._data is None:
+            self._data = self.load()
+
+    @property
+    def data(self) -> Set:
+        """The whole set.
+
+        Raises:
+            RuntimeError: Before :meth:`setup`.
+        """
+        if self._data is None:
+            raise RuntimeError("call prepare_data() and setup() first")
+        return self._data
 
     def split(self, name: Split) -> slice:
         """Return which samples a split holds."""

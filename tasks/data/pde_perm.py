@@ -12,7 +12,7 @@ from lightning_sgmcmc.batches import Sampling
 from tasks.data.flows import Array, FlowData, Split
 
 
-class PDEPermData(FlowData):
+class PDEPermData(FlowData[pde.PermeabilityDataset]):
     """1,500 pairs of permeability and velocity (section 5.3.2 of HASGLD-SA).
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The last
@@ -72,27 +72,14 @@ class PDEPermData(FlowData):
         x, y = self.spec.lengths
         name = f"{kind}-{mean:g}-{variance:g}-{x:g}-{y:g}-{terms}-{grid}-{num_samples}-{seed}"
         self.path = Path(root) / f"{name}.safetensors"
-        self._data: pde.PermeabilityDataset | None = None
 
     def prepare_data(self) -> None:
         """Solve and write the set, unless it is there."""
         pde.generate_permeabilities(self.spec, self.path)
 
-    def setup(self, stage: str | None = None) -> None:
+    def load(self) -> pde.PermeabilityDataset:
         """Open the set."""
-        if self._data is None:
-            self._data = pde.load_permeabilities(self.path)
-
-    @property
-    def data(self) -> pde.PermeabilityDataset:
-        """The whole set.
-
-        Raises:
-            RuntimeError: Before :meth:`setup`.
-        """
-        if self._data is None:
-            raise RuntimeError("call prepare_data() and setup() first")
-        return self._data
+        return pde.load_permeabilities(self.path)
 
     def arrays(self, name: Split) -> tuple[Array, Array]:
         """Return permeabilities [n, ny, nx] and velocities [n, edges] of a split."""

@@ -13,7 +13,7 @@ from lightning_sgmcmc.batches import Sampling
 from tasks.data.flows import FlowData, Split
 
 
-class PDESourceData(FlowData):
+class PDESourceData(FlowData[pde.Dataset]):
     """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA).
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
@@ -72,28 +72,15 @@ class PDESourceData(FlowData):
             else (f"spe10-{layer}-{origin[0]}-{origin[1]}")
         )
         self.path = Path(root) / f"{place}-{spread}-{num_samples}-{seed}.npz"
-        self._data: pde.Dataset | None = None
 
     def prepare_data(self) -> None:
         """Solve and write the set, unless it is there."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         pde.generate(self.spec, self.path)
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read the set."""
-        if self._data is None:
-            self._data = pde.load(self.path)
-
-    @property
-    def data(self) -> pde.Dataset:
-        """The whole set.
-
-        Raises:
-            RuntimeError: Before :meth:`setup`.
-        """
-        if self._data is None:
-            raise RuntimeError("call prepare_data() and setup() first")
-        return self._data
+    def load(self) -> pde.Dataset:
+        """Open the set."""
+        return pde.load(self.path)
 
     def arrays(self, name: Split) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return sources [n, ny, nx] and velocities [n, edges] of a split."""

@@ -1,0 +1,36 @@
+"""What diagonal metrics share: noise, and a Langevin step, from the root of C."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners.base import Preconditioner
+
+
+class Diagonal(Preconditioner):
+    """A metric C = diag(r^2) that keeps r."""
+
+    fused = True
+    #: r, shaped like the parameters.
+    _root: list[Tensor]
+
+    def noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw r z."""
+        z = stream.increments()
+        torch._foreach_mul_(z, self._root)
+        return z
+
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Add r (size * z - lr * r gradient) to ``params``."""
+        z = stream.increments()
+        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
+        torch._foreach_addcmul_(params, z, self._root, value=size)
