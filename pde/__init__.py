@@ -9,6 +9,7 @@ from .generation import generate
 from .grid import Grid
 from .importing import ImportedDarcy, read_pdebench
 from .kle import KarhunenLoeve, RandomPermeability
+from .multiscale import MultiscaleSolution, MultiscaleSolver
 from .permeability import (
     PermeabilityDataset,
     PermeabilityDataSpec,
@@ -30,6 +31,8 @@ __all__ = [
     "ImportedDarcy",
     "IncompatibleSourceError",
     "KarhunenLoeve",
+    "MultiscaleSolution",
+    "MultiscaleSolver",
     "PdeError",
     "PermeabilityDataSpec",
     "PermeabilityDataset",

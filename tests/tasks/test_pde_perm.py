@@ -85,7 +85,7 @@ def test_regressions_that_cannot_be_fitted_are_refused() -> None:
 
 
 def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
-    found = table2.references(tmp_path, "additive", root=str(tmp_path), **SMALL)
+    found = table2.references(tmp_path, "additive", blocks=(4, 8), root=str(tmp_path), **SMALL)
     rows, data = found["rows"], opened(tmp_path)
     everything = np.concatenate([data.coefficients("train"), data.coefficients("val")])
     velocity = np.concatenate([data.arrays("train")[1], data.arrays("val")[1]])
@@ -103,6 +103,8 @@ def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
     assert tried[str(found["quadratic"])] == min(tried.values())
     for row in rows.values():  # affine combinations of flows that balance
         assert row["imbalance"] < 1e-12
+    assert rows["mixed multiscale, 8 x 8 blocks"]["relative_l2_largest_percent"] < 1e-9
+    assert rows["mixed multiscale, 4 x 4 blocks"]["relative_l2_mean_percent"] > 0.01
     text = table2.render({"references-additive-64": found}, False)
     assert "| additive | 64 | linear regression | " in text
 
