@@ -278,7 +278,9 @@ def test_workers_that_are_not_alike_are_refused(
         (tmp_path / "numba.py").write_text("raise ImportError('none here')")
         options = {"path": (tmp_path, ROOT)}
     elif stranger == "bare":
-        options = {"path": ()}
+        # In the way of the package where that is installed.
+        (tmp_path / "pde.py").write_text("raise ModuleNotFoundError(\"No module named 'pde'\")")
+        options = {"path": (tmp_path,)}
     else:
         options = {"OTHER_BITS": "1"}
     process = machines.workers(address, "--no-nanny", **options)

@@ -112,8 +112,8 @@ def test_finished_chunks_are_not_solved_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 def test_stopped_command_continues_to_the_same_bytes(stop, tmp_path):
-    spec = SourceDataSpec(nx=20, ny=20, source="random", num_samples=5000)
-    arguments = ["source", "--source", "random", "--samples", "5000", "--grid", "20"]
+    spec = SourceDataSpec(nx=32, ny=32, source="random", num_samples=6000)
+    arguments = ["source", "--source", "random", "--samples", "6000", "--grid", "32"]
     path = tmp_path / "stopped.npz"
     command = [sys.executable, str(SCRIPT), *arguments, "--out", str(path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)

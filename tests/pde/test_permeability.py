@@ -73,9 +73,9 @@ def test_bytes_depend_on_the_specification_alone(tmp_path, backend):
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path):
-    command = [sys.executable, str(SCRIPT), "permeability", "--grid", "24", "--samples", "1000"]
+    command = [sys.executable, str(SCRIPT), "permeability", "--grid", "40", "--samples", "1000"]
     command += ["--terms", "16", "--workers", "1", "--backend", "scipy", "--out"]
-    spec = PermeabilityDataSpec(nx=24, ny=24, terms=16, num_samples=1000)
+    spec = PermeabilityDataSpec(nx=40, ny=40, terms=16, num_samples=1000)
     whole = make(tmp_path / "whole", spec, backend="scipy").read_bytes()
     path = tmp_path / "killed"
     journal = tmp_path / "killed.journal"
