@@ -116,7 +116,13 @@ def test_stopped_command_continues_to_the_same_bytes(stop, tmp_path):
     arguments = ["source", "--source", "random", "--samples", "6000", "--grid", "32"]
     path = tmp_path / "stopped.npz"
     command = [sys.executable, str(SCRIPT), *arguments, "--out", str(path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # A test run in the background of a shell ignores it, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     parts = tmp_path / "stopped.npz.parts"
     deadline = time.monotonic() + 60
     while not list(parts.glob("chunk_*.npz")) and time.monotonic() < deadline:
