@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .grid import Array, Grid, IntArray
 from .hybrid import local_matrices
-from .rt0 import boundary_data
+from .rt0 import OUTWARD, boundary_data
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Blocks:
         resistance = 1 / kappa
         total = self._edges(*[resistance] * 4) * self.grid.edge_lengths()
         sides = self._sides(self._problem.passable / total)
-        return [sign * resistance * side for sign, side in zip((-1, 1, -1, 1), sides, strict=True)]
+        return [sign * resistance * side for sign, side in zip(OUTWARD, sides, strict=True)]
 
     def _times_h(self, kappa: Array, d: list[Array]) -> list[Array]:
         """`kappa H d` in every cell."""

@@ -12,7 +12,7 @@ from lightning_sgmcmc.metrics import Prediction
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments.table2 import PAPER
 from tasks.regression import Batch, RegressionTask
-from tasks.surrogates import Regression, relative_errors
+from tasks.surrogates import Regression, num_features, relative_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,9 +88,10 @@ class PDEPerm(RegressionTask):
         found = {}
         for name, quadratic in (("mean_field", None), ("linear", 0), ("quadratic", 15)):
             used = xi[:, :0] if quadratic is None else xi
-            features = 1 + used.shape[1] + (quadratic or 0) * ((quadratic or 0) + 1) // 2
-            if features < len(xi) and (quadratic or 0) <= used.shape[1]:
-                model = Regression.fit(used, velocity, quadratic or 0)
+            products = quadratic or 0
+            enough = num_features(used.shape[1], products) < len(xi)
+            if enough and products <= used.shape[1]:
+                model = Regression.fit(used, velocity, products)
                 test = data.coefficients("test")[:, : used.shape[1]]
                 errors = relative_errors(model.predict(test), data.arrays("test")[1])
                 found[name] = 100 * float(errors.mean())

@@ -57,6 +57,11 @@ class Regression:
         return predicted
 
 
+def num_features(terms: int, quadratic: int) -> int:
+    """Return m, the number of features of ``terms`` coefficients."""
+    return 1 + terms + quadratic * (quadratic + 1) // 2
+
+
 def _features(coefficients: Array, quadratic: int) -> Array:
     i, j = np.triu_indices(quadratic)
     ones = np.ones((len(coefficients), 1))

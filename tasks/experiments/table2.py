@@ -21,7 +21,7 @@ from lightning_sgmcmc.metrics import band_metrics
 from pde.permeability import PRESSURE
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments.cell import Study
-from tasks.surrogates import Array, Regression, relative_errors
+from tasks.surrogates import Array, Regression, num_features, relative_errors
 
 Kind = Literal["additive", "lognormal"]
 
@@ -90,8 +90,7 @@ def references(
 
 def _fit(coefficients: np.ndarray, velocity: np.ndarray, quadratic: int) -> Regression | None:
     """Fit unless there are fewer samples than features."""
-    features = 1 + coefficients.shape[1] + quadratic * (quadratic + 1) // 2
-    if features >= len(coefficients):
+    if num_features(coefficients.shape[1], quadratic) >= len(coefficients):
         return None
     return Regression.fit(coefficients, velocity, quadratic)
 
