@@ -20,7 +20,8 @@ SEPARABLE: dict[str, Callable[[Array], Array]] = {
     "gaussian": lambda d: np.asarray(np.exp(-(d**2))),
     "exponential": lambda d: np.asarray(np.exp(-np.abs(d))),
 }
-KINDS = ("additive", "lognormal")
+#: The kinds of permeability, and the kappa_0 that their data sets have unless told.
+MEANS = {"additive": 6.0, "lognormal": 0.0}
 #: How often a field with a cell that is not positive is drawn again.
 TRIES = 1000
 
@@ -204,8 +205,8 @@ class RandomPermeability:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise PdeError(f"kind={self.kind!r}, expected one of {', '.join(KINDS)}")
+        if self.kind not in MEANS:
+            raise PdeError(f"kind={self.kind!r}, expected one of {', '.join(MEANS)}")
         if not (isinstance(self.mean, int | float | np.number) and np.isfinite(self.mean)):
             raise PdeError(f"mean={self.mean!r}, expected a finite number")
         check_draw(self.seed, 0)

@@ -15,6 +15,7 @@ from pde import (
     generate,
     generate_permeabilities,
 )
+from pde.kle import MEANS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="the .safetensors file to write")
     add("--samples", type=int, default=1500, help="number of samples")
     add("--grid", type=int, default=50, help="cells in each direction")
-    add("--kind", choices=("additive", "lognormal"), default="additive", help="permeability")
+    add("--kind", choices=tuple(MEANS), default="additive", help="permeability")
     add("--mean", type=float, help="kappa_0 (default: 6 if additive, 0 if lognormal)")
     add("--variance", type=float, default=2.0, help="variance of the Gaussian field")
     add("--lengths", type=float, nargs=2, default=(0.2, 0.3), metavar=("LX", "LY"), help="of it")
@@ -102,9 +103,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _permeability(given: argparse.Namespace) -> int:
-    mean = given.mean
-    if mean is None:
-        mean = 6.0 if given.kind == "additive" else 0.0
+    mean = MEANS[given.kind] if given.mean is None else given.mean
     spec = PermeabilityDataSpec(
         nx=given.grid,
         ny=given.grid,

@@ -9,6 +9,7 @@ import numpy as np
 
 import pde
 from lightning_sgmcmc.batches import Sampling
+from pde.kle import MEANS
 from tasks.data.flows import Array, FlowData, Split
 
 
@@ -57,7 +58,7 @@ class PDEPermData(FlowData[pde.PermeabilityDataset]):
     ) -> None:
         super().__init__(num_samples, num_test, num_val, batch_size, sampling)
         if mean is None:
-            mean = 6.0 if kind == "additive" else 0.0
+            mean = MEANS.get(kind, 0.0)  # the specification refuses other kinds
         self.spec = pde.PermeabilityDataSpec(
             nx=grid,
             ny=grid,
