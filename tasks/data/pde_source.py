@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 
 import pde
 from lightning_sgmcmc.batches import Sampling
+from tasks.data.download import data_root
 from tasks.data.flows import FlowData, Split
+
+#: Forms in which the SPE10 file may lie in ``spe10`` below the folder of data sets.
+SPE10_NAMES = ("spe_perm.dat", "spe_perm.dat.xz", "por_perm_case2a.zip")
+SPE10_URL = "https://www.spe.org/web/csp/datasets/por_perm_case2a.zip"
+
+
+def find_spe10() -> Path:
+    """Return where the SPE10 file lies below the folder of data sets, or where it should."""
+    places = [data_root() / "spe10" / name for name in SPE10_NAMES]
+    return next((place for place in places if place.is_file()), places[0])
 
 
 class PDESourceData(FlowData[pde.Dataset]):
@@ -25,6 +36,7 @@ class PDESourceData(FlowData[pde.Dataset]):
         field: ``channelised``, a seeded synthetic field of SPE10's character, or ``spe10``.
         field_seed: Seed of the synthetic field.
         spe10_file: The official ``spe_perm.dat``, plain, ``.xz`` or in its zip; for ``spe10``.
+            None is what lies in ``spe10`` below $SGMCMC_DATA_ROOT or ``./data``.
         layer: SPE10 layer, 1 (top) to 85.
         origin: First SPE10 cell (x, y) of the 60x60 crop.
         spread: What the 5 of the paper's N(10, 5) is: ``variance`` or ``sd``.
@@ -56,6 +68,8 @@ class PDESourceData(FlowData[pde.Dataset]):
         if num_samples < 10:
             raise ValueError(f"num_samples must be at least 10, got {num_samples}")
         super().__init__(num_samples, num_samples // 5, num_val, batch_size, sampling)
+        if field == "spe10" and spe10_file is None:
+            spe10_file = str(find_spe10())
         self.spec = pde.SourceDataSpec(
             field=field,
             field_seed=field_seed,

@@ -21,7 +21,9 @@ from tasks.experiments.cell import Cell, Study
 #: Modules of this package; one is imported only when it is asked for. Each defines
 #: ``cells() -> list[Cell | Study]`` and
 #: ``render(results: dict[str, dict | None], chosen_from: bool) -> str``, and may define
-#: ``choices() -> list[Cell | Study]``, the runs that its protocol was chosen from, and
+#: ``choices() -> list[Cell | Study]``, the runs that its protocol was chosen from,
+#: ``left_out() -> tuple[list[str], str]``, the names of cells that run only where ``--cell`` asks
+#: for them, for want of data, and why, and
 #: ``figures(results: dict[str, dict | None], out: Path) -> dict[str, Figure]``. ``results`` holds
 #: the content of every cell's ``results.json``, None where it is not finished.
 TABLES = (
@@ -54,9 +56,8 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
         os.environ[DATA_ROOT] = str(options.data_root)
     out: Path = options.out or Path("runs") / options.table
     if not options.show:
-        for cell in cells:
-            if not options.cell or cell.name in options.cell:
-                run(root, out, cell, overrides)
+        for cell in _chosen(table, cells, options):
+            run(root, out, cell, overrides)
     finished = {cell.name: read(out, cell) for cell in cells}
     print(table.render(finished, options.choose))
     if hasattr(table, "figures") and not options.choose and any(finished.values()):
@@ -71,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Reproduce a published experiment. Cells that are finished are not run again, "
         "and a run that was stopped continues from its last checkpoint. Other options, such as "
-        "--data.field=spe10, override the configuration of every cell that is a run.",
+        "--data.seed=1, override the configuration of every cell that is a run.",
         allow_abbrev=False,
     )
     parser.add_argument("table", choices=sorted(TABLES))
@@ -104,6 +105,20 @@ def _cells(
     if overrides and not any(isinstance(cell, Cell) for cell in cells):
         cli.fail(f"{options.table} is not a run of a task and takes no {' '.join(overrides)}")
     return cells
+
+
+def _chosen(
+    table: ModuleType, cells: list[Cell | Study], options: argparse.Namespace
+) -> list[Cell | Study]:
+    """Return the cells to run, having said which are left out."""
+    if options.cell:
+        return [cell for cell in cells if cell.name in options.cell]
+    if options.choose or not hasattr(table, "left_out"):
+        return cells
+    names, why = table.left_out()
+    if names:
+        print(why, file=sys.stderr, flush=True)
+    return [cell for cell in cells if cell.name not in names]
 
 
 def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import lzma
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from lightning_sgmcmc import cli
-from tasks.experiments import table1
+from tasks.data.pde_source import SPE10_NAMES, PDESourceData
+from tasks.experiments import reproduce, table1
 from tasks.experiments.cell import Cell
 from tasks.pde_source import TABLE_1
 
 ROOT = Path(__file__).resolve().parents[2]
+LAYER_CELLS = [
+    f"spe10-{layer}-{method}-{rate}"
+    for layer in (10, 36, 85)
+    for method in ("sgld", "hasgld1", "hasgld2")
+    for rate in (0, 50)
+]
 
 
 def parsed(cell: Cell, capsys: Any) -> dict[str, Any]:
@@ -31,7 +41,7 @@ def test_cells_are_the_table_s_and_names_are_unique() -> None:
     methods = [(start, method) for start in table1.STEP for method in table1.STEP[start]]
     rates = sorted({rate for row in TABLE_1.values() for rate in row})
     expected = [f"{s}-{m}-{round(100 * r)}" for s, m in methods for r in rates]
-    assert names == expected
+    assert names == expected + LAYER_CELLS
     choices = [cell.name for cell in table1.choices()]
     assert len({*names, *choices}) == len(names) + len(choices)
     assert set(table1.METHODS.values()) == set(TABLE_1)
@@ -45,7 +55,9 @@ def test_every_chosen_step_was_in_the_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", [c for c in table1.cells() if c.name.endswith(("-0", "-70"))], ids=lambda c: c.name
+    "cell",
+    [c for c in table1.cells() if c.name not in LAYER_CELLS and c.name.endswith(("-0", "-70"))],
+    ids=lambda c: c.name,
 )
 def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
     start, method, rate = cell.name.split("-")
@@ -74,6 +86,113 @@ def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
         assert pruning["start"] < pruning["stop"] < end
 
 
+@pytest.mark.parametrize("name", LAYER_CELLS[:2] + LAYER_CELLS[-1:])
+def test_layers_differ_from_the_embedded_field_in_nothing_else(name: str, capsys: Any) -> None:
+    cells = {cell.name: cell for cell in table1.cells()}
+    _, layer, method, rate = name.split("-")
+    config = parsed(cells[name], capsys)
+    expected = parsed(cells[f"burnin-{method}-{rate}"], capsys)
+    expected["data"]["init_args"] |= {"field": "spe10", "layer": int(layer)}
+    assert config == expected
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the cells that the command starts; nothing is run, and no data are at hand."""
+    names: list[str] = []
+    monkeypatch.setattr(
+        reproduce, "run", lambda root, out, cell, overrides: names.append(cell.name)
+    )
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", "nowhere")
+    return names
+
+
+def test_layers_are_left_out_with_one_line_where_their_file_is_not(
+    started: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    reproduce.main(ROOT, ["table1", f"--out={tmp_path}", f"--data-root={tmp_path / 'sets'}"])
+    assert started == [c.name for c in table1.cells() if c.name not in LAYER_CELLS]
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "18 cells on SPE10 layers are left out" in error
+    assert str(tmp_path / "sets" / "spe10") in error
+    assert "por_perm_case2a.zip" in error
+
+
+@pytest.mark.parametrize("name", SPE10_NAMES)
+def test_layers_are_run_where_their_file_is(
+    name: str, started: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "spe10").mkdir()
+    (tmp_path / "spe10" / name).touch()
+    reproduce.main(ROOT, ["table1", f"--out={tmp_path}", f"--data-root={tmp_path}"])
+    assert started == [c.name for c in table1.cells()]
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_asked_for_is_run(started: list[str], tmp_path: Path, capsys: Any) -> None:
+    cells = ["burnin-sgld-0", LAYER_CELLS[3]]
+    reproduce.main(ROOT, ["table1", f"--out={tmp_path}", *(f"--cell={name}" for name in cells)])
+    assert started == cells
+    assert capsys.readouterr().err == ""
+
+
+def test_choices_need_no_layers(started: list[str], tmp_path: Path, capsys: Any) -> None:
+    reproduce.main(ROOT, ["table1", f"--out={tmp_path}", "--choose"])
+    assert started == [c.name for c in table1.choices()]
+    assert capsys.readouterr().err == ""
+
+
+def test_layer_without_its_file_ends_the_command_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", "")  # which the command sets
+    command = ["table1", "--cell", LAYER_CELLS[0], f"--out={tmp_path}", f"--data-root={tmp_path}"]
+    with pytest.raises(SystemExit) as stop:
+        reproduce.main(ROOT, [*command, f"--data.root={tmp_path / 'made'}"])
+    assert stop.value.code == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    (error,) = errors
+    assert f"no SPE10 file at {tmp_path / 'spe10' / 'spe_perm.dat'};" in error
+    assert not list(tmp_path.rglob("results.json"))
+
+
+def test_file_that_is_given_is_preferred_to_the_one_that_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path))
+    (tmp_path / "spe10").mkdir()
+    for name in reversed(SPE10_NAMES):
+        (tmp_path / "spe10" / name).touch()
+        assert PDESourceData(field="spe10").spec.spe10_file == str(tmp_path / "spe10" / name)
+    assert PDESourceData(field="spe10", spe10_file="mine").spec.spe10_file == "mine"
+    assert PDESourceData().spec.spe10_file is None
+
+
+def test_layers_of_the_real_file_are_what_they_are_called(tmp_path: Path) -> None:
+    """The crops are the file's, read here on their own, and smooth or channelised as named.
+
+    The largest twentieth of the steps from cell to cell tells the two apart: two thirds of a decade
+    or less through all of layers 1 to 35, and a decade or more below.
+    """
+    root = os.environ.get("SGMCMC_DATA_ROOT")
+    path = Path(root or "") / "spe10" / "spe_perm.dat.xz"
+    if root is None or not path.exists():
+        pytest.skip("needs $SGMCMC_DATA_ROOT/spe10/spe_perm.dat.xz")
+    kx = np.array(lzma.decompress(path.read_bytes()).split()[: 85 * 220 * 60], dtype=float)
+    steps = {}
+    for layer in table1.LAYERS:
+        data = PDESourceData(str(tmp_path), field="spe10", layer=layer, num_samples=10)
+        data.prepare_data()
+        data.setup()
+        first = 220 * 60 * (layer - 1)
+        expected = kx[first : first + 60 * 60].reshape(60, 60)
+        np.testing.assert_array_equal(data.data.permeability, expected)
+        jumps = np.abs(np.diff(np.log10(expected), axis=0))
+        steps[layer] = float(np.quantile(jumps, 0.95))
+    assert {layer: step < 0.7 for layer, step in steps.items()} == {10: True, 36: False, 85: False}
+
+
 @pytest.mark.parametrize("cell", table1.choices(), ids=lambda c: c.name)
 def test_choices_are_valid_commands_on_held_out_training_fields(cell: Cell, capsys: Any) -> None:
     config = parsed(cell, capsys)
@@ -87,10 +206,16 @@ def test_choices_are_valid_commands_on_held_out_training_fields(cell: Cell, caps
         assert model["sampler"]["init_args"]["lr"] == float(lr)
 
 
-def result(mean: float, median: float, burn_in: float, val: float) -> dict[str, Any]:
+def result(
+    mean: float, median: float, burn_in: float, val: float, coverage: float = 0.0
+) -> dict[str, Any]:
     return {
         "metrics": {
-            "ensemble": {"relative_l2_mean_percent": mean, "relative_l2_median_percent": median},
+            "ensemble": {
+                "relative_l2_mean_percent": mean,
+                "relative_l2_median_percent": median,
+                "coverage_90": coverage,
+            },
             "burn_in": {"relative_l2_mean_percent": burn_in},
             "ensemble_val": {"relative_l2_mean_percent": val},
         }
@@ -117,7 +242,9 @@ def test_table_holds_the_paper_s_numbers() -> None:
 def test_every_result_stands_in_its_own_cell() -> None:
     """Each cell's result is one number of its own, looked for under its row and column."""
     cells = table1.cells()
-    results = {c.name: result(1 + i, 100 + i, 200 + i, 0.0) for i, c in enumerate(cells)}
+    results = {
+        c.name: result(1 + i, 100 + i, 200 + i, 0.0, (300 + i) / 1000) for i, c in enumerate(cells)
+    }
     _, _, *body = rows(table1.render(results, chosen_from=False))
     found = {}
     for start, label in table1.STARTS.items():
@@ -125,8 +252,25 @@ def test_every_result_stands_in_its_own_cell() -> None:
             (row,) = (r for r in body if r[:2] == [label, table1.METHODS[method]])
             for rate, entry in zip(("0", "30", "50", "70"), row[2:], strict=True):
                 found[f"{start}-{method}-{rate}"] = entry
+    coverage = {}
+    for layer, label in table1.LAYERS.items():
+        for method, long_name in table1.METHODS.items():
+            (row,) = (r for r in body if r[:2] == [label, long_name])
+            for rate, entry, share in zip(("0", "50"), row[2:4], row[4:], strict=True):
+                found[f"spe10-{layer}-{method}-{rate}"] = entry
+                coverage[f"spe10-{layer}-{method}-{rate}"] = share
     expected = {c.name: f"{1 + i} ({100 + i}) [{200 + i}]" for i, c in enumerate(cells)}
     assert found == expected
+    assert coverage == {
+        c.name: f"{(300 + i) / 10:.1f} %" for i, c in enumerate(cells) if c.name in LAYER_CELLS
+    }
+
+
+def test_layers_are_shown_once_one_is_finished() -> None:
+    assert "SPE10" not in table1.render(dict.fromkeys(LAYER_CELLS), chosen_from=False)
+    shown = table1.render({LAYER_CELLS[0]: result(1.0, 2.0, 3.0, 0.0, 0.9)}, chosen_from=False)
+    layers = [row for row in rows(shown) if row[0] in table1.LAYERS.values()]
+    assert [row[2:] for row in layers] == [["1 (2) [3]", "-", "90.0 %", "-"]] + [["-"] * 4] * 8
 
 
 def test_choices_are_shown_by_their_validation_error() -> None:
