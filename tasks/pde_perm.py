@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lightning_sgmcmc import Sampler
 from lightning_sgmcmc.metrics import Prediction
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments.table2 import PAPER
+from tasks.nets.flow import FlowNet
 from tasks.regression import Batch, RegressionTask
 from tasks.surrogates import Regression, num_features, relative_errors
 
@@ -26,26 +29,42 @@ class PDEPerm(RegressionTask):
     n(x) = c exp(mean log kappa): the flow of a given pressure is proportional to a factor of the
     field. c is such that n is the root mean square of the velocities over the training data.
 
-    Arguments are those of :class:`~tasks.regression.RegressionTask`.
+    Args:
+        net: Maps [B, 1, ny, nx] to [B, edges]; :class:`~tasks.nets.flow.FlowNet` goes around it.
+        sampler: Called with the parameters.
+        power: Power of kappa that the velocities take before the network is asked.
+        conservative: Project the velocities onto those that create no water.
+        symmetric: Let mirror images share what is learned.
+        **regression: Arguments of :class:`~tasks.regression.RegressionTask`.
     """
 
     flow_scale: Tensor
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        net: nn.Module,
+        sampler: Callable[[Iterable[nn.Parameter]], Sampler],
+        *,
+        power: float = 0.0,
+        conservative: bool = False,
+        symmetric: bool = False,
+        **regression: Any,
+    ) -> None:
+        super().__init__(FlowNet(net, power, conservative, symmetric), sampler, **regression)
         self.register_buffer("flow_scale", torch.ones(()))
 
     def setup(self, stage: str) -> None:
         """Take scales from the training data."""
         super().setup(stage)
-        permeability, velocity = self._data().arrays("train")
+        data = self._data()
+        permeability, velocity = data.arrays("train")
         logs = np.log(permeability)
         factor = np.exp(logs.mean(axis=(1, 2)))[:, None]
         scale = float(np.sqrt(np.mean((velocity / factor) ** 2)))
         with torch.no_grad():
             self.net.get_buffer("log_mean").fill_(float(logs.mean()))
             self.net.get_buffer("log_std").fill_(float(logs.std()))
-            self.net.get_buffer("output_scale").fill_(scale)
+            self.net.get_buffer("source").fill_(data.spec.source)
             self.flow_scale.fill_(scale)
         self.active = torch.from_numpy(np.abs(velocity).max(0) > 0)
 

@@ -15,6 +15,10 @@ from lightning_sgmcmc.module import SGMCMCModule
 
 Batch = tuple[Tensor, Tensor]
 
+#: Ways to have sigma other than a number, and those of them that follow the training residuals.
+NOISES = ("learned", "residuals", "held_out")
+FOLLOWING = ("residuals", "held_out")
+
 
 class RegressionTask(SGMCMCModule):
     """y ~ N(f(x), (sigma n(x))^2), independently in each of the D outputs.
@@ -22,20 +26,23 @@ class RegressionTask(SGMCMCModule):
     n(x) is a known function of the input, 1 unless a subclass says otherwise, so that the
     likelihood stays a density in y. With n(x) = ||y(x)|| / sqrt(D), sigma is a relative error.
     A scale that does not fit the errors makes a poor posterior (Marceau-Caron and Ollivier 2017,
-    "Practical remarks"); it is had in one of three ways:
+    "Practical remarks"); it is had in one of four ways:
 
     - a number: sigma is fixed.
     - ``"learned"``: log sigma is a parameter that is sampled with the weights.
     - ``"residuals"``: sigma follows the training residuals during burn-in and is fixed where
       burn-in ends, such that a central band of probability ``noise_quantile`` holds that fraction
       of them. Outliers move a quantile less than they move the root mean square.
+    - ``"held_out"``: as ``"residuals"``, but what is fixed where burn-in ends is had from the data
+      module's validation split. For networks that fit their training data far better than any
+      other, whose posterior would otherwise be that of an error they do not reach.
 
     Args:
         net: Maps x to [B, D].
         sampler: Called with the parameters.
-        noise: One of the three above.
-        noise_quantile: For ``"residuals"``, in (0, 1).
-        initial_noise: Where ``"learned"`` and ``"residuals"`` start.
+        noise: One of the four above.
+        noise_quantile: For ``"residuals"`` and ``"held_out"``, in (0, 1).
+        initial_noise: Where sigma starts unless it is a number.
         **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
 
     Raises:
@@ -51,14 +58,14 @@ class RegressionTask(SGMCMCModule):
         net: nn.Module,
         sampler: Callable[[Iterable[nn.Parameter]], Sampler],
         *,
-        noise: float | Literal["learned", "residuals"] = "residuals",
+        noise: float | Literal["learned", "residuals", "held_out"] = "residuals",
         noise_quantile: float = 0.9,
         initial_noise: float = 1.0,
         **chain: Any,
     ) -> None:
         super().__init__(net, sampler, **chain)
-        if isinstance(noise, str) and noise not in ("learned", "residuals"):
-            raise ValueError(f'noise must be a number, "learned" or "residuals", got {noise!r}')
+        if isinstance(noise, str) and noise not in NOISES:
+            raise ValueError(f"noise must be a number or one of {', '.join(NOISES)}, got {noise!r}")
         start = initial_noise if isinstance(noise, str) else noise
         if not 0 < start < math.inf:
             raise ValueError(f"the noise scale must be positive and finite, got {start}")
@@ -117,7 +124,7 @@ class RegressionTask(SGMCMCModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""
         super().training_step(batch, batch_idx)
-        if self.noise == "residuals" and self.global_step < self.draw_schedule.burn_in:
+        if self.noise in FOLLOWING and self.global_step < self.draw_schedule.burn_in:
             residual = self._latest_residual()
             assert self.target is not None
             scale = [self._quantile_scale(residual[:, self._columns()][:, ::16])]
@@ -131,22 +138,44 @@ class RegressionTask(SGMCMCModule):
             return self._residual
         if self.stream is None:
             raise ValueError(
-                'noise "residuals" of several chains needs a BatchStream: give noise a number, or '
-                'let it be "learned"'
+                f'noise "{self.noise}" of several chains needs a BatchStream: give noise a number, '
+                'or let it be "learned"'
             )
         with torch.no_grad():
             batch = self.stream.at(self.global_step - 1)
             return self.evaluate("residual", batch, self.own_batches).flatten(0, 1)
 
+    def setup(self, stage: str) -> None:
+        """Check that there is a validation split where sigma is to be had from it.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        super().setup(stage)
+        if self.noise == "held_out" and stage == "fit" and not self._held_out():
+            raise ValueError(
+                'noise "held_out" needs a validation split: set --data.num_val, or noise to '
+                '"residuals"'
+            )
+
+    def _held_out(self) -> Iterable[Batch]:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        batches: Iterable[Batch] = data.val_dataloader() if data is not None else []
+        return batches
+
     def on_burn_in_end(self) -> None:
-        """Fix sigma by the residuals of the whole training set."""
-        if self.noise != "residuals" or self.stream is None:
+        """Fix sigma by the residuals of the whole training set, or of the held-out one."""
+        if self.noise == "held_out":
+            batches = self._held_out()
+        elif self.noise == "residuals" and self.stream is not None:
+            x, y = self.stream.tensors
+            batches = [(x[i : i + 256], y[i : i + 256]) for i in range(0, len(x), 256)]
+        else:
             return
         with torch.no_grad():
-            x, y = self.stream.tensors
             parts = [
-                self.evaluate("residual", (x[i : i + 256], y[i : i + 256]))
-                for i in range(0, len(x), 256)
+                self.evaluate("residual", (x.to(self.device), y.to(self.device)))
+                for x, y in batches
             ]
             residual = torch.cat([part[..., self._columns()].flatten(0, -2) for part in parts])
             self.log_noise.copy_(self._quantile_scale(residual).log())
@@ -227,6 +256,8 @@ class RegressionTask(SGMCMCModule):
             "learned": "sampled with the weights",
             "residuals": f"the {100 * self.noise_quantile:g} % quantile of the training residuals "
             "where burn-in ended",
+            "held_out": f"the {100 * self.noise_quantile:g} % quantile of the residuals of "
+            "held-out training data where burn-in ended",
         }
         named = how[self.noise] if isinstance(self.noise, str) else "given"
         return {"noise_scale": self.ensemble_sigma, "noise_scale_from": named}

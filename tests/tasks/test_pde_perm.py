@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from lightning_sgmcmc import cli
-from pde import DarcyFamily, Grid
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments import table2
 from tasks.nets.perm_encoder_decoder import PermEncoderDecoder
@@ -115,52 +114,7 @@ def test_the_network_has_the_stated_size() -> None:
     count = sum(p.numel() for p in net.parameters())
     assert count == 8_367_472
     assert abs(count / 8_252_320 - 1) < 0.02
-    assert net(torch.rand(2, 50, 50) + 1).shape == (2, 5100)
-
-
-def test_a_stream_function_creates_no_water() -> None:
-    """Whatever the weights: divergence f in every cell, nothing through the walls."""
-    for nx, ny, source in ((8, 8, 1.0), (12, 8, 0.0), (8, 10, -2.5)):
-        torch.manual_seed(0)
-        net = PermEncoderDecoder(
-            nx, ny, coarse=3, encoder_channels=(2, 2), solver_channels=(2, 2), hidden=9,
-            conservative=True, source=source,
-        ).double()  # fmt: skip
-        grid = Grid(nx, ny)
-        velocity = net(torch.rand(5, ny, nx).double() + 1).detach().numpy()
-        np.testing.assert_allclose(grid.divergence(velocity), source, atol=1e-12)
-        assert not velocity[:, grid.boundary_edges("top")].any()
-        assert not velocity[:, grid.boundary_edges("bottom")].any()
-        through = grid.split(velocity)[0].sum(-2)
-        assert np.ptp(velocity, axis=0).max() > 1e-3
-        np.testing.assert_allclose(np.diff(through, axis=-1), source * ny / nx, atol=1e-12)
-
-
-def test_every_flow_is_that_of_a_stream_function() -> None:
-    """The decoder's outputs reach a solution of the problem, which they have as many as."""
-    grid = Grid(8, 6)
-    net = PermEncoderDecoder(
-        8, 6, coarse=2, encoder_channels=(1, 1), solver_channels=(1, 1), hidden=2, conservative=True
-    ).double()
-    kappa = np.random.default_rng(0).lognormal(size=grid.shape)
-    exact = DarcyFamily(grid, {"left": 1.0, "right": 0.0}, 1.0).solve(kappa).velocity
-    zero = torch.zeros(9 * 5 + 1, dtype=torch.float64)
-    base = net._curl(zero)
-    basis = torch.stack([net._curl(e) - base for e in torch.eye(46, dtype=torch.float64)])
-    values = np.linalg.lstsq(basis.numpy().T, exact - base.numpy(), rcond=None)[0]
-    np.testing.assert_allclose(net._curl(torch.from_numpy(values)).numpy(), exact, atol=1e-12)
-    assert np.linalg.matrix_rank(basis.numpy()) == 46 == grid.num_edges - 2 * 8 - 8 * 6
-
-
-def test_the_output_follows_the_fields_geometric_mean() -> None:
-    """With the input's shift undone, a field times 3 gives a flow times 3."""
-    net = PermEncoderDecoder(
-        8, 8, coarse=3, encoder_channels=(2, 2), solver_channels=(2, 2), hidden=9
-    ).double()
-    x = torch.rand(4, 8, 8).double() + 1
-    before = net(x)
-    net.get_buffer("log_mean").add_(np.log(3))
-    torch.testing.assert_close(net(3 * x), 3 * before)
+    assert net(torch.rand(2, 1, 50, 50)).shape == (2, 5100)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +133,7 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
     arguments += [f"--data.{k}={v}" for k, v in (SMALL | {"num_val": 0}).items()]
     arguments += [f"--model.net.init_args.{k}={v}" for k, v in small.items()]
     arguments += ["--model.net.init_args.nx=8", "--model.net.init_args.ny=8"]
-    arguments += ["--model.net.init_args.conservative=true", "--model.burn_in=14"]
+    arguments += ["--model.conservative=true", "--model.burn_in=14"]
     arguments += ["--model.burn_in_optimizer.steps=10", "--model.thinning=2"]
     arguments += ["--trainer.max_steps=20", "--trainer.logger=false", "--data.batch_size=16"]
     cli.main(ROOT / "configs", arguments)

@@ -28,14 +28,18 @@ class Scaled(RegressionTask):
 
 
 class CubedData(L.LightningDataModule):
-    """The toy's training set with heavy-tailed y [B, 1], and nothing held out."""
+    """The toy's training set with heavy-tailed y [B, 1], and nothing held out by default."""
+
+    def __init__(self, held_out: tuple[tuple[Tensor, Tensor], ...] = ()) -> None:
+        super().__init__()
+        self.held_out = list(held_out)
 
     def train_dataloader(self) -> BatchStream:
         x, y = toy_data()
         return BatchStream((x, y.unsqueeze(1) ** 3), 16)
 
     def val_dataloader(self) -> Any:
-        return []
+        return self.held_out
 
 
 def example(noise: Any = 0.3, size: int = 7, **kwargs: Any) -> tuple[Scaled, Tensor, Tensor]:
@@ -73,7 +77,7 @@ def test_learned_scale_is_sampled_and_has_the_density_s_gradient() -> None:
     assert float(gradient) == pytest.approx(float(by_hand), rel=1e-6)
 
 
-@pytest.mark.parametrize("noise", [0.3, "residuals"])
+@pytest.mark.parametrize("noise", [0.3, "residuals", "held_out"])
 def test_other_scales_are_not_sampled(noise: Any) -> None:
     module, _, _ = example(noise)
     assert "log_noise" not in dict(module.named_parameters())
@@ -109,6 +113,36 @@ def test_band_holds_its_fraction_of_the_training_residuals(tmp_path: Path, quant
     ((sigma, inside),) = seen
     assert inside == round(quantile * NUM_DATA)
     assert module.sigma == sigma  # and stays there while the chain is sampled
+
+
+def test_held_out_residuals_decide_where_they_are_to(tmp_path: Path) -> None:
+    """Held-out data of ten times the size, in unequal batches; training residuals do not matter."""
+    x, y = toy_data()
+    x, y = x[:50], 10 * y[:50].unsqueeze(1) ** 3
+    batches = ((x[:30], y[:30]), (x[30:], y[30:]))
+    seen = []
+
+    class Ended(Scaled):
+        def on_burn_in_end(self) -> None:
+            before = self.sigma
+            super().on_burn_in_end()
+            residual = ((y - self.net(x)) / self.noise_shape(x)).detach()
+            band = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(0.95))
+            inside = int((residual.abs() <= self.sigma * band * (1 + 1e-5)).sum())
+            seen.append((before, self.sigma, inside))
+
+    module = Ended(nn.Linear(3, 1), SAMPLER, noise="held_out", burn_in=8, thinning=2, draw_budget=0)
+    trainer(tmp_path, 12, limit_val_batches=0).fit(module, datamodule=CubedData(batches))
+    ((before, sigma, inside),) = seen
+    assert inside == 45
+    assert sigma > 2 * before  # which followed the training residuals
+    assert "held-out" in module.describe()["noise_scale_from"]
+
+
+def test_held_out_scale_needs_held_out_data(tmp_path: Path) -> None:
+    module = Scaled(nn.Linear(3, 1), SAMPLER, noise="held_out", burn_in=8)
+    with pytest.raises(ValueError, match="needs a validation split"):
+        trainer(tmp_path, 12, limit_val_batches=0).fit(module, datamodule=CubedData())
 
 
 def test_sigma_is_consistent_for_normal_residuals() -> None:
@@ -163,7 +197,7 @@ def test_bands_leave_out_inactive_outputs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"noise": "guessed"}, 'must be a number, "learned" or "residuals", got \'guessed\''),
+        ({"noise": "guessed"}, "a number or one of learned, residuals, held_out, got 'guessed'"),
         ({"noise": 0.0}, "noise scale must be positive and finite, got 0"),
         ({"noise": -1.0}, "noise scale must be positive and finite, got -1"),
         ({"noise": float("nan")}, "noise scale must be positive and finite, got nan"),
