@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from tasks.nets.conservation import join_edges
 
+#: Cells in each direction that four poolings by two take.
+SMALLEST = 16
+
 
 class UNet(nn.Module):
     """MONAI's ``BasicUNet`` (Falk et al. 2019), [B, 1, ny, nx] to [B, E].
@@ -55,6 +58,10 @@ class UNet(nn.Module):
     def forward(self, field: Tensor) -> Tensor:
         """Map fields [B, 1, ny, nx] to velocities on edges [B, E]."""
         ny, nx = field.shape[-2:]
+        if min(nx, ny) < SMALLEST:
+            raise ValueError(
+                f"four poolings by two need a grid of {SMALLEST}x{SMALLEST} cells, got {nx}x{ny}"
+            )
         x, y = (torch.linspace(-1, 1, n).to(field) for n in (nx, ny))
         places = torch.stack([x.expand(ny, nx), y[:, None].expand(ny, nx)])
         cells = torch.cat([field, places.expand(*field.shape[:-3], 2, ny, nx)], dim=-3)

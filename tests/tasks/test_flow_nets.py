@@ -190,6 +190,8 @@ def test_networks_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         FlowNet(nn.Identity(), 1.5)
     with pytest.raises(ValueError, match="six multiples of groups = 8"):
         UNet(features=(16, 32, 64, 128, 128, 12))
+    with pytest.raises(ValueError, match="need a grid of 16x16 cells, got 18x15"):
+        small_unet()(torch.zeros(1, 1, 15, 18, dtype=torch.float64))
     monkeypatch.setitem(sys.modules, "monai.networks.nets", None)
     with pytest.raises(ImportError, match=r"pip install 'lightning-sgmcmc\[unet\]'"):
         UNet()

@@ -12,6 +12,7 @@ import torch
 from lightning_sgmcmc import cli
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments import table2
+from tasks.experiments.table2_references import references
 from tasks.nets.perm_encoder_decoder import PermEncoderDecoder
 from tasks.surrogates import Regression, relative_errors
 
@@ -84,7 +85,7 @@ def test_regressions_that_cannot_be_fitted_are_refused() -> None:
 
 
 def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
-    found = table2.references(tmp_path, "additive", blocks=(4, 8), root=str(tmp_path), **SMALL)
+    found = references(tmp_path, "additive", blocks=(4, 8), root=str(tmp_path), **SMALL)
     rows, data = found["rows"], opened(tmp_path)
     everything = np.concatenate([data.coefficients("train"), data.coefficients("val")])
     velocity = np.concatenate([data.arrays("train")[1], data.arrays("val")[1]])

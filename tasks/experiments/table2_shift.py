@@ -1,0 +1,123 @@
+"""What becomes of a surrogate on fields of other kinds than it was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+import pde
+from lightning_sgmcmc.posterior import Posterior, load_posterior
+from pde.kle import MEANS
+from pde.permeability import PRESSURE
+from pde.spe10 import SHAPE
+from tasks.data.pde_source import find_spe10
+from tasks.surrogates import Array
+
+#: Fields of each kind.
+FIELDS = 200
+#: What the fields differ in from the training fields, which have p = 64 and lengths .2 and .3.
+OTHERS: dict[str, dict[str, Any]] = {
+    "as in training": {},
+    "p = 128": {"terms": 128},
+    "lengths .3, .45": {"lengths": (0.3, 0.45)},
+    "lengths .1, .15": {"lengths": (0.1, 0.15), "terms": 256},
+}
+#: SPE10 layers of a character, top and bottom.
+LAYERS = {"SPE10, smooth layers": (1, 35), "SPE10, channelised layers": (36, 85)}
+Z90 = 1.6448536269514722
+
+
+def panel(
+    folder: Path,
+    kind: Literal["additive", "lognormal"],
+    run: Path | None = None,
+    grid: int = 50,
+    fields: int = FIELDS,
+) -> dict[str, Any]:
+    """Predict the flow through fields of other kinds, and measure error and deviation.
+
+    The fields of SPE10 are crops cell for cell of k_x, each divided by its geometric mean and
+    multiplied by that of a training field whose logarithms have their mean; they are left out
+    where the SPE10 file is not at hand.
+
+    Args:
+        folder: Of the cell.
+        kind: Kind of permeability that the network was trained on.
+        run: Folder of that network's run; None is ``unet-physics-KIND-64`` beside ``folder``.
+        grid: Cells in each direction.
+        fields: Number of fields of each kind.
+
+    Raises:
+        ValueError: If that run has not been made.
+    """
+    run = run or folder.parent / f"unet-physics-{kind}-64"
+    if not (run / "results.json").is_file():
+        raise ValueError(f"needs the finished run {run.name} beside it: make that cell first")
+    posterior = load_posterior(run)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, other in OTHERS.items():
+        usual = {"kind": kind, "mean": MEANS[kind], "seed": 1, "num_samples": fields}
+        spec = pde.PermeabilityDataSpec(nx=grid, ny=grid, **(usual | other))
+        path = folder / f"{len(rows)}.safetensors"
+        pde.generate_permeabilities(spec, path)
+        data = pde.load_permeabilities(path)
+        rows[name] = measure(posterior, np.array(data.permeability), np.array(data.velocity))
+    level = float(posterior.module.net.get_buffer("log_mean"))
+    for name, crops in _crops(grid, fields, level).items():
+        family = pde.DarcyFamily(pde.Grid(grid, grid), PRESSURE, 1.0)
+        velocity = np.stack([family.solve(kappa).velocity for kappa in crops])
+        rows[name] = measure(posterior, crops, velocity)
+    return {"run": run.name, "draws": len(posterior), "rows": rows}
+
+
+def measure(posterior: Posterior, permeability: Array, velocity: Array) -> dict[str, Any]:
+    """Return errors beside what the posterior says of them, field by field and on average.
+
+    Of a field, ``errors`` has the relative L2 error in percent of the posterior mean, and
+    ``deviations`` the predictive deviation (over draws, and with noise) in the same norm.
+    ``rank_correlation`` is Spearman's between error and deviation over draws.
+    """
+    x = torch.from_numpy(permeability).float()
+    mean, spread = (t.double().numpy() for t in posterior.predict(x))
+    module: Any = posterior.module
+    noise = module.ensemble_sigma * module.noise_shape(x).double().numpy()
+    total = np.sqrt(spread**2 + noise**2)
+    size = np.linalg.norm(velocity, axis=1)
+    errors = 100 * np.linalg.norm(mean - velocity, axis=1) / size
+    of_weights = 100 * np.linalg.norm(spread, axis=1) / np.linalg.norm(mean, axis=1)
+    flows = np.abs(velocity).max(0) > 0
+    deviations = 100 * np.linalg.norm(total[:, flows], axis=1) / np.linalg.norm(mean, axis=1)
+    inside = np.abs(velocity - mean)[:, flows] <= Z90 * total[:, flows]
+    return {
+        "error_percent": float(errors.mean()),
+        "deviation_of_weights_percent": float(of_weights.mean()),
+        "deviation_percent": float(deviations.mean()),
+        "coverage_90": float(inside.mean()),
+        "rank_correlation": float(spearmanr(errors, of_weights).statistic),
+        "errors": errors.tolist(),
+        "deviations_of_weights": of_weights.tolist(),
+    }
+
+
+def _crops(grid: int, fields: int, level: float) -> dict[str, Array]:
+    """Return SPE10 crops [fields, grid, grid] of mean logarithm ``level``, where SPE10 is."""
+    path = find_spe10()
+    if not path.is_file():
+        return {}
+    layers = pde.read_spe10(path)[0]
+    _, _, ny, nx = SHAPE
+    found = {}
+    for name, (first, last) in LAYERS.items():
+        rng = np.random.default_rng(first)
+        crops = []
+        for _ in range(fields):
+            layer = layers[rng.integers(first - 1, last)]
+            y, x = rng.integers(ny - grid + 1), rng.integers(nx - grid + 1)
+            logs = np.log(layer[y : y + grid, x : x + grid])
+            crops.append(np.exp(logs - logs.mean() + level))
+        found[name] = np.stack(crops)
+    return found

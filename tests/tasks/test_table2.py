@@ -1,0 +1,164 @@
+"""Table 2: its commands are commands, its networks are measured where they were not trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import pde
+from lightning_sgmcmc import cli, load_posterior
+from pde.permeability import PRESSURE
+from tasks.experiments import table2, table2_report, table2_shift
+from tasks.experiments.cell import Cell, Study
+from tasks.pde_perm import TABLE_2
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = [c for c in table2.cells() if isinstance(c, Cell)]
+GRID = 16
+
+
+def test_names_are_unique_and_the_paper_s_cells_are_there() -> None:
+    names = [cell.name for cell in (*table2.cells(), *table2.choices())]
+    assert len(set(names)) == len(names)
+    rates = sorted({rate for row in TABLE_2.values() for rate in row})
+    assert {f"{m}-{round(100 * r)}" for m in table2_report.METHODS for r in rates} < set(names)
+    assert set(table2_report.METHODS.values()) == set(TABLE_2)
+    assert {f"references-{k}-{p}" for k in table2.KINDS for p in table2.TERMS} < set(names)
+
+
+@pytest.mark.parametrize("cell", RUNS, ids=lambda c: c.name)
+def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
+    config = ROOT / "configs" / "papers" / cell.config
+    with pytest.raises(SystemExit) as stop:
+        cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
+    output = capsys.readouterr()
+    assert stop.value.code == 0, output.err
+    content = yaml.safe_load(output.out)
+    model, data = content["model"]["init_args"], content["data"]["init_args"]
+    sampler = model["sampler"]["class_path"].rsplit(".", 1)[-1]
+    assert model["sampler"]["init_args"]["temperature"] == 1.0
+    assert 0 < model["burn_in_optimizer"]["steps"] < model["burn_in"]
+    batches = -(-(1300 - data["num_val"]) // data["batch_size"])
+    assert model["thinning"] == batches  # a draw every pass
+    for steps in (model["burn_in"], content["trainer"]["max_steps"]):
+        assert steps % batches == 0
+    assert (model["noise"], data["num_val"]) == ("held_out", 100)
+    first, *rest = cell.name.split("-")
+    callbacks = content["trainer"]["callbacks"] or []
+    if first in table2_report.METHODS:
+        assert sampler == ("SGLD" if first == "sgld" else "HASGLD")
+        assert (model["power"], model["conservative"], model["symmetric"]) == (0.0, False, False)
+        assert [round(100 * c["init_args"]["rate"]) for c in callbacks] == (
+            [int(rest[0])] if rest[0] != "0" else []
+        )
+        return
+    form, kind, terms = rest
+    assert (sampler, data["kind"], data["terms"]) == ("SGHMC", kind, int(terms))
+    assert model["net"]["class_path"].endswith("UNet") == (first == "unet")
+    assert model["conservative"] == (form != "plain")
+    assert (model["power"] > 0) == model["symmetric"] == (form == "physics")
+    assert not callbacks
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a short run of a small U-Net."""
+    root = tmp_path_factory.mktemp("table2")
+    cell = table2.network("unet", "physics", "additive", 64)
+    small = {
+        "model.net.features": "[4,4,4,4,4,4]",
+        "model.net.groups": 2,
+        "model.burn_in_optimizer.steps": 20,
+        "model.burn_in": 24,
+        "model.thinning": 2,
+        "trainer.max_steps": 32,
+        "trainer.logger": "false",
+        "data.root": root,
+        "data.grid": GRID,
+        "data.terms": 12,
+        "data.num_samples": 80,
+        "data.num_test": 10,
+        "data.num_val": 20,
+    }
+    arguments = ["--config", str(ROOT / "configs" / "papers" / cell.config), *cell.overrides]
+    arguments += [f"--{name}={value}" for name, value in small.items()]
+    cli.main(ROOT / "configs", [*arguments, "--out", str(root / cell.name)])
+    return root / cell.name
+
+
+def fields(count: int) -> tuple[np.ndarray, np.ndarray]:
+    spec = pde.PermeabilityDataSpec(nx=GRID, ny=GRID, terms=12, num_samples=count, seed=5)
+    kappa = np.stack([spec.fields.sample(i) for i in range(count)])
+    family = pde.DarcyFamily(spec.grid, PRESSURE, 1.0)
+    return kappa, np.stack([family.solve(k).velocity for k in kappa])
+
+
+def test_errors_and_deviations_are_those_of_the_draws(trained: Path) -> None:
+    """Against averages over the draws taken one by one."""
+    posterior = load_posterior(trained)
+    kappa, velocity = fields(7)
+    found = table2_shift.measure(posterior, kappa, velocity)
+    with torch.no_grad():
+        x = torch.from_numpy(kappa).float()
+        outputs = np.stack([module(x).double().numpy() for module in posterior])
+    weights = posterior.weights.numpy()
+    mean = np.tensordot(weights, outputs, 1)
+    spread = np.sqrt(np.tensordot(weights, (outputs - mean) ** 2, 1))
+    errors = 100 * np.linalg.norm(mean - velocity, axis=1) / np.linalg.norm(velocity, axis=1)
+    np.testing.assert_allclose(found["errors"], errors, rtol=1e-4)
+    deviations = 100 * np.linalg.norm(spread, axis=1) / np.linalg.norm(mean, axis=1)
+    np.testing.assert_allclose(found["deviations_of_weights"], deviations, rtol=1e-3)
+    module = posterior.module
+    noise = module.ensemble_sigma * float(module.flow_scale) * kappa.prod((1, 2)) ** (1 / GRID**2)
+    z = np.abs(velocity - mean) / np.sqrt(spread**2 + noise[:, None] ** 2)
+    flows = np.abs(velocity).max(0) > 0
+    assert found["coverage_90"] == pytest.approx((z[:, flows] <= 1.645).mean(), abs=1e-3)
+    assert found["deviation_percent"] > found["deviation_of_weights_percent"] > 0
+
+
+def test_other_fields_are_other_fields(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path / "nothing"))
+    content = table2_shift.panel(tmp_path, "additive", run=trained, grid=GRID, fields=6)
+    rows = content["rows"]
+    assert list(rows) == list(table2_shift.OTHERS)  # no SPE10 without its file
+    assert all(len(row["errors"]) == 6 for row in rows.values())
+    assert content["draws"] == 4
+    short, long = (rows[f"lengths {v}"]["error_percent"] for v in (".1, .15", ".3, .45"))
+    assert short > long  # rougher fields are harder for a network of smooth ones
+    results = {"shift-additive": content}
+    text = table2.render(results, False)
+    assert f"| additive | p = 128 | {rows['p = 128']['error_percent']:.3g} |" in text
+    assert set(table2.figures(results, tmp_path)) == {"shift_additive"}
+
+
+def test_crops_have_the_level_of_the_training_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = np.random.default_rng(0).lognormal(2.0, 3.0, size=(1, 85, 220, 60))
+    (tmp_path / "spe10").mkdir()
+    (tmp_path / "spe10" / "spe_perm.dat").write_text("")
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path))
+    monkeypatch.setattr(pde, "read_spe10", lambda path: layers)
+    smooth, channelised = table2_shift._crops(20, 5, 1.5).values()
+    for crops in (smooth, channelised):
+        np.testing.assert_allclose(np.log(crops).mean((1, 2)), 1.5, atol=1e-12)
+    windows = np.lib.stride_tricks.sliding_window_view(layers[0], (20, 20), axis=(1, 2))
+    for crop, part in ((smooth[0], windows[:35]), (channelised[0], windows[35:])):
+        ratio = part[..., 0, 0] / part[..., 10, 7]
+        place = np.argmin(np.abs(ratio / (crop[0, 0] / crop[10, 7]) - 1))
+        window = part[np.unravel_index(place, ratio.shape)]
+        np.testing.assert_allclose(window / window[0, 0], crop / crop[0, 0], rtol=1e-9)
+
+
+def test_a_panel_without_its_run_says_which(tmp_path: Path) -> None:
+    study = next(c for c in table2.cells() if c.name == "shift-lognormal")
+    assert isinstance(study, Study)
+    with pytest.raises(ValueError, match="needs the finished run unet-physics-lognormal-64"):
+        study.compute(tmp_path / study.name)
