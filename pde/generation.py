@@ -19,6 +19,7 @@ from .darcy import DarcySolver
 from .dataset import read_checked
 from .errors import FileContentError, PdeError
 from .grid import Array
+from .locking import one_at_a_time
 from .progress import Progress
 from .sources import three_spot_strengths, three_spots
 from .spec import FORMAT, VERSION, SourceDataSpec
@@ -58,22 +59,34 @@ def generate(
     path = Path(path)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise PdeError(f"workers={workers!r}, expected an integer of at least 1")
-    if path.exists():
-        _check_same(spec, path)
-        if progress:
-            print(f"{path} is finished already, with these parameters", file=sys.stderr)
+    if _finished(spec, path, progress):
         return path
+    with one_at_a_time(path, progress):
+        if not _finished(spec, path, progress):
+            _make(spec, path, workers, progress)
+    return path
+
+
+def _finished(spec: SourceDataSpec, path: Path, progress: bool) -> bool:
+    if not path.exists():
+        return False
+    _check_same(spec, path)
+    if progress:
+        print(f"{path} is finished already, with these parameters", file=sys.stderr)
+    return True
+
+
+def _make(spec: SourceDataSpec, path: Path, workers: int, progress: bool) -> None:
     permeability = spec.permeability()
     metadata = _metadata(spec, permeability)
     bar = Progress(spec.num_samples, enabled=progress)
     if spec.source == "three_spot":
         write_npz(path, metadata, _three_spot_arrays(spec, permeability, bar))
-        return path
+        return
     parts = path.with_name(path.name + ".parts")
     solve_chunks(spec, permeability, metadata, parts, workers, bar)
     write_npz(path, metadata, {"permeability": permeability, **_gather(spec, parts)})
     shutil.rmtree(parts)
-    return path
 
 
 def _three_spot_arrays(

@@ -31,6 +31,7 @@ from .errors import FileContentError, PdeError
 from .family import DarcyFamily
 from .grid import Array, Grid
 from .kle import KarhunenLoeve, RandomPermeability
+from .locking import one_at_a_time
 from .progress import Progress
 from .sources import check_draw
 from .store import Store, differences, read
@@ -165,7 +166,8 @@ def generate_permeabilities(
     """Make the data set of a specification, or find it made.
 
     A run that is stopped or killed at any moment goes on where it was, with the same command, and
-    ends with the same bytes. Memory does not grow with the number of samples.
+    ends with the same bytes. Memory does not grow with the number of samples. Of several processes
+    that want the same file one makes it and the others wait.
 
     Args:
         spec: What to make.
@@ -195,19 +197,28 @@ def generate_permeabilities(
     workers = _cores() if workers is None else workers
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise PdeError(f"workers={workers!r}, expected an integer of at least 1")
-    if path.exists():
-        _check_same(spec, path)
-        if progress:
-            print(f"{path} is finished already, with these parameters", file=sys.stderr)
+    if _finished(spec, path, progress):
         return path
-    if scheduler is not None:
-        with _cluster(scheduler) as cluster:
-            backend = cluster.agree(backend)
-            _write(spec, path, backend, cluster.computed, progress)
-    else:
-        backend = DarcyFamily(Grid(2, 2), PRESSURE, backend=backend).backend
-        _write(spec, path, backend, partial(_computed, workers=workers), progress)
+    with one_at_a_time(path, progress):
+        if _finished(spec, path, progress):
+            return path
+        if scheduler is not None:
+            with _cluster(scheduler) as cluster:
+                backend = cluster.agree(backend)
+                _write(spec, path, backend, cluster.computed, progress)
+        else:
+            backend = DarcyFamily(Grid(2, 2), PRESSURE, backend=backend).backend
+            _write(spec, path, backend, partial(_computed, workers=workers), progress)
     return path
+
+
+def _finished(spec: PermeabilityDataSpec, path: Path, progress: bool) -> bool:
+    if not path.exists():
+        return False
+    _check_same(spec, path)
+    if progress:
+        print(f"{path} is finished already, with these parameters", file=sys.stderr)
+    return True
 
 
 def _cluster(scheduler: str) -> AbstractContextManager[Cluster]:
