@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,10 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_sgmcmc import kernels
+
 Increments = Literal["gaussian", "moment-matched"]
 
 # Odd integers from -127 to 127 have the variance (128^2 - 1) / 3.
 _MATCHED = math.sqrt(3 / (128**2 - 1))
+# Words from which on it pays to hand a generator's state to a compiled loop and back.
+_MANY = 2**14
 
 
 class NoiseStream:
@@ -32,8 +37,9 @@ class NoiseStream:
     with 31-bit u, which reaches 6.6 standard deviations, and v = (k + delta) / 2^16 with 16-bit k
     and one delta ~ U[0, 1) a draw: every number is normal, and every polynomial in a draw of
     degree below 2^16 has its exact mean. It costs half of ``Tensor.normal_``, being made of few
-    bits and few passes over memory. Other CPU types use NumPy's ziggurat; other devices use their
-    own ``torch.Generator``.
+    bits and few passes over memory, and less in the compiled loops of
+    :mod:`lightning_sgmcmc.kernels`, whose normals differ from torch's by rounding. Other CPU types
+    use NumPy's ziggurat; other devices use their own ``torch.Generator``.
 
     Args:
         like: Tensors on one device and of one type; draws have their shapes.
@@ -68,6 +74,8 @@ class NoiseStream:
                 f"{sorted({f'{t.dtype} on {t.device}' for t in like})}"
             )
         self.device, self.dtype = like[0].device, like[0].dtype
+        #: What computes the chain's steps, ``"numba"`` or ``"torch"``.
+        self.backend = kernels.chosen(self.device, self.dtype)
         self._chains, self._kind = num_chains, increments
         rows = 1 if num_chains is None or one_generator else num_chains
         numel = sum(t.numel() for t in like) // rows
@@ -84,6 +92,8 @@ class NoiseStream:
         if self.device.type == "cpu":
             self._numpy = [np.random.Generator(np.random.SFC64(s)) for s in sequences]
             self._cosine = torch.empty(rows, self._half, dtype=self.dtype)
+            self._words = torch.empty(rows, 0, dtype=torch.int64)
+            self._shift = torch.empty(rows, 1, dtype=self.dtype)
             self._tiny = torch.tensor(2.0**-64, dtype=self.dtype)
         else:
             for sequence in sequences:
@@ -145,6 +155,35 @@ class NoiseStream:
         bits |= 0x0101010101010101
         return bits.view(torch.int8)[:, :numel]
 
+    def step_by_bytes_(
+        self, params: Sequence[Tensor], gradient: Sequence[Tensor], lr: float, size: float
+    ) -> bool:
+        """Set params to params - lr * gradient + size * z in one pass, where that is possible.
+
+        Returns:
+            Whether it was: the increments are moment-matched and :meth:`fuses` the tensors.
+        """
+        if self._kind == "gaussian" or not self.fuses(params, gradient):
+            return False
+        from lightning_sgmcmc.kernels.langevin import identity_
+
+        bits = self._bits((self._flat.shape[1] + 7) // 8)
+        identity_(params, gradient, bits.view(torch.int8)[0], lr, size * _MATCHED)
+        return True
+
+    def fuses(self, *lists: Sequence[Tensor]) -> bool:
+        """Return whether compiled loops may take a step over these tensors.
+
+        They serve a single chain whose tensors are contiguous.
+        """
+        if self.backend == "torch" or self._chains is not None:
+            return False
+        return all(
+            t.is_contiguous() and t.dtype == self.dtype and t.device == self.device
+            for tensors in lists
+            for t in tensors
+        )
+
     def uniform(self, *shape: int) -> Tensor:
         """Draw from U[0, 1) in float64, for choices that replicas must share.
 
@@ -163,7 +202,15 @@ class NoiseStream:
         return rows[0] if len(rows) == 1 else torch.stack(rows)
 
     def _bits(self, words: int) -> Tensor:
-        """Draw 64-bit words for every row."""
+        """Draw 64-bit words for every row; with kernels, into memory that the next call uses."""
+        if self.backend == "numba" and words > _MANY:
+            from lightning_sgmcmc.kernels.bits import draw
+
+            if self._words.shape[1] != words:
+                self._words = torch.empty(len(self._flat), words, dtype=torch.int64)
+            for generator, row in zip(self._numpy, self._words.numpy(), strict=True):
+                draw(generator.bit_generator, row)
+            return self._words
         rows: list[NDArray[np.int64]] = [
             g.integers(-(2**63), 2**63 - 1, size=words, dtype=np.int64, endpoint=True)
             for g in self._numpy
@@ -174,7 +221,13 @@ class NoiseStream:
         half, cosine = self._half, self._cosine
         words = (half + 1) // 2  # of 64 bits, for the radii; half as many serve the angles
         bits = self._bits(words + (half + 3) // 4)
-        shift = torch.tensor([[g.random()] for g in self._numpy], dtype=self.dtype)
+        shift = self._shift
+        shift.numpy()[:, 0] = [g.random() for g in self._numpy]
+        if self.backend == "numba":
+            from lightning_sgmcmc.kernels.normals import box_muller
+
+            box_muller(bits, shift, self._flat)
+            return
         radius, angle = self._flat[:, :half], self._flat[:, half:]
         radius.copy_(bits[:, :words].view(torch.int32)[:, :half])
         # u^2 = (integer / 2^31)^2 keeps its relative precision near 0, where the tail is; the

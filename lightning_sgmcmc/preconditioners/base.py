@@ -67,6 +67,26 @@ class Preconditioner(ABC):
     ) -> None:
         """Take in a move and the change of the mean likelihood gradient along it."""
 
+    def observe_from_(
+        self,
+        start: tuple[list[Tensor], list[Tensor]],
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        noise: NoiseStream,
+    ) -> None:
+        """Take in the move that ends here, as :meth:`observe` does.
+
+        Args:
+            start: Minus the weights and minus the gradient before it; overwritten.
+            params: The weights.
+            grads: The mean likelihood gradient there.
+            noise: The chain's stream.
+        """
+        moved, change = start
+        torch._foreach_add_(moved, list(params))
+        torch._foreach_add_(change, list(grads))
+        self.observe(moved, change, noise)
+
     @abstractmethod
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Return C times ``vectors``, in place where that is cheaper."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -10,16 +12,18 @@ from lightning_sgmcmc.preconditioners.base import Preconditioner
 
 
 class Diagonal(Preconditioner):
-    """A metric C = diag(r^2) that keeps r."""
+    """A metric C = diag(r^2)."""
 
     fused = True
-    #: r, shaped like the parameters.
-    _root: list[Tensor]
+
+    @abstractmethod
+    def root(self) -> list[Tensor]:
+        """Return r, shaped like the parameters."""
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw r z."""
         z = stream.increments()
-        torch._foreach_mul_(z, self._root)
+        torch._foreach_mul_(z, self.root())
         return z
 
     def move_(
@@ -32,5 +36,5 @@ class Diagonal(Preconditioner):
     ) -> None:
         """Add r (size * z - lr * r gradient) to ``params``."""
         z = stream.increments()
-        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
-        torch._foreach_addcmul_(params, z, self._root, value=size)
+        torch._foreach_addcmul_(z, gradient, self.root(), value=-lr / size)
+        torch._foreach_addcmul_(params, z, self.root(), value=size)

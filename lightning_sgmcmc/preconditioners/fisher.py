@@ -174,7 +174,8 @@ class DiagonalFisher(Fisher, Diagonal):
         self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
         self._squares: list[Tensor] = []
         self._inverse: list[Tensor] = []
-        self._root = []
+        self._root: list[Tensor] = []
+        self._current = True  # whether C is that of J
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Allocate the diagonal of J for these parameters."""
@@ -182,6 +183,7 @@ class DiagonalFisher(Fisher, Diagonal):
         zeros = flatten([torch.zeros_like(p) for p in params], lead)
         self._flat = (zeros, torch.ones_like(zeros), torch.ones_like(zeros))
         self._squares, self._inverse, self._root = (unflatten(v, params, lead) for v in self._flat)
+        self._current = True
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
         weight = rate * self._unbiased()
@@ -197,23 +199,66 @@ class DiagonalFisher(Fisher, Diagonal):
         return self.eps + self.floor * self._flat[0].mean(-1, keepdim=True)
 
     def _refresh(self) -> None:
+        self._current = False  # made when first asked for: a compiled step goes without
+
+    def inverse(self) -> list[Tensor]:
+        """Return J_ii + eps, the diagonal of C^-1 but for what ties weights to each other."""
+        if not self._current:
+            self._current = True
+            self._make()
+        return self._inverse
+
+    def root(self) -> list[Tensor]:
+        """Return the diagonal of C's root."""
+        self.inverse()
+        return self._root
+
+    def _make(self) -> None:
+        """Make C and its root from J."""
         squares, inverse, root = self._flat
         torch.add(squares, self.damping(), out=inverse)
         torch.rsqrt(inverse, out=root)
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
-        torch._foreach_div_(vectors, self._inverse)
+        torch._foreach_div_(vectors, self.inverse())
         return vectors
+
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Take a Langevin step: params <- params - lr * C gradient + size * C^(1/2) z."""
+        if self.updates and stream.fuses(params, gradient):
+            self._fused_move_(params, gradient, stream.increments(), lr, size)
+        else:
+            super().move_(params, gradient, stream, lr, size)
+
+    def _fused_move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        z: list[Tensor],
+        lr: float,
+        size: float,
+    ) -> None:
+        """Step from J itself, by compiled loops."""
+        from lightning_sgmcmc.kernels.langevin import diagonal_
+
+        diagonal_(params, gradient, z, self._squares, float(self.damping()), lr, size)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (J_ii + eps)."""
-        return inner(vectors, torch._foreach_mul(list(vectors), self._inverse), self.lead)
+        return inner(vectors, torch._foreach_mul(list(vectors), self.inverse()), self.lead)
 
     def inverse_noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw C^(-1/2) z."""
         z = stream.increments()
-        torch._foreach_div_(z, self._root)
+        torch._foreach_div_(z, self.root())
         return z
 
     def solve_shifted(
@@ -225,7 +270,7 @@ class DiagonalFisher(Fisher, Diagonal):
     ) -> list[Tensor]:
         """Divide by scale (J_ii + eps) + diagonal, in place."""
         assert matrix is None
-        for v, inverse, d in zip(vectors, self._inverse, diagonal, strict=True):
+        for v, inverse, d in zip(vectors, self.inverse(), diagonal, strict=True):
             v.div_(scale * inverse + d)
         return vectors
 
@@ -242,3 +287,4 @@ class DiagonalFisher(Fisher, Diagonal):
         else:
             self._flat[1].fill_(1.0)
             self._flat[2].fill_(1.0)
+            self._current = True

@@ -48,6 +48,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
         super().__init__(labels, eps, floor=floor, power=power, memory=memory)
         #: Index of a weight and of its unit's bias.
         self._units: list[tuple[int, int]] = []
+        self._alone: set[int] = set()  # the other weights
         self._products: list[Tensor] = []  # J_0i
         self._means: list[Tensor] = []  # m_i
         self._scratch: list[Tensor] = []
@@ -72,12 +73,13 @@ class QuasiDiagonalFisher(DiagonalFisher):
         self._products = [torch.zeros_like(self._params[w]) for w, _ in units]
         self._means = [torch.zeros_like(self._params[w]) for w, _ in units]
         self._scratch = [torch.empty_like(self._params[w]) for w, _ in units]
+        self._alone = set(range(len(self._params))).difference(*units)
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
         super()._learn(per_example, grads, rate)
         per_example.accumulate_bias_products_(self._products, 1 - rate, rate)
 
-    def _refresh(self) -> None:
+    def _make(self) -> None:
         squares, inverse, root = self._flat
         damping = self.damping()
         torch.add(squares, damping, out=inverse)
@@ -98,6 +100,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
+        self.inverse()  # makes the m_i, too
         self._off_biases_(vectors)
         super().apply_(vectors)
         return self._onto_biases(vectors)
@@ -115,11 +118,34 @@ class QuasiDiagonalFisher(DiagonalFisher):
         size: float,
     ) -> None:
         """Add A (size * z - lr * A' gradient) to ``params``."""
+        if self.updates and stream.fuses(params, gradient, self._products):
+            self._fused_move_(params, gradient, stream.increments(), lr, size)
+            return
+        root = self.root()
         self._off_biases_(gradient)
         z = stream.increments()
-        torch._foreach_addcmul_(z, gradient, self._root, value=-lr / size)
-        torch._foreach_mul_(z, self._root)
+        torch._foreach_addcmul_(z, gradient, root, value=-lr / size)
+        torch._foreach_mul_(z, root)
         torch._foreach_add_(params, self._onto_biases(z), alpha=size)
+
+    def _fused_move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        z: list[Tensor],
+        lr: float,
+        size: float,
+    ) -> None:
+        from lightning_sgmcmc.kernels.langevin import diagonal_, quasi_diagonal_
+
+        damping = float(self.damping())
+        of_each = list(zip(params, gradient, z, self._squares, strict=True))
+        if self._units:
+            weights, biases = ([of_each[i] for i in side] for side in zip(*self._units, strict=True))
+            quasi_diagonal_(weights, self._products, biases, damping, lr, size)
+        others = [of_each[i] for i in self._alone]
+        if others:
+            diagonal_(*zip(*others, strict=True), damping, lr, size)
 
     def _off_biases_(self, vectors: list[Tensor]) -> None:
         """Subtract m_i v_0 from v_i: A' without its diagonal."""

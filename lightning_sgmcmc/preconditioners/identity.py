@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from lightning_sgmcmc.flat import inner
@@ -21,6 +22,19 @@ class Identity(Preconditioner):
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw from N(0, I)."""
         return stream.increments()
+
+    def move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+    ) -> None:
+        """Add size * z - lr * gradient to ``params``."""
+        if not stream.step_by_bytes_(params, gradient, lr, size):
+            torch._foreach_add_(params, gradient, alpha=-lr)
+            stream.add_increments_(params, size)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' v."""

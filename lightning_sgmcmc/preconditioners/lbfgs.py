@@ -119,6 +119,24 @@ class LBFGSOperator:
         inner[..., : self.count] += size * _dense(self._root, _dense(self.rows, z))
         return _add_rows_(result, self.rows, inner)
 
+    def move_(
+        self,
+        params: Sequence[Tensor],
+        gradient: Sequence[Tensor],
+        z: Sequence[Tensor],
+        lr: float,
+        size: float,
+    ) -> None:
+        """Add size * S z - lr * G gradient to ``params`` by compiled loops, overwriting z."""
+        from lightning_sgmcmc.kernels.lbfgs import combine_, project
+
+        assert self.rows is not None
+        on_gradient, on_z = project(gradient, z, self.rows)
+        weights = -lr * (self._product.double().numpy() @ on_gradient)
+        weights[: self.count] += size * (self._root.double().numpy() @ on_z)
+        gamma = float(self.gamma)
+        combine_(params, gradient, z, self.rows, weights, lr / gamma, size / math.sqrt(gamma))
+
 
 def _add_rows_(vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     """Add the rows [..., m, d], weighted by [..., m], to a vector [..., d] in place."""
@@ -258,13 +276,37 @@ class AveragedLBFGS(Preconditioner):
         """
         outs = self._spare or (None, None)
         s, y = (flatten(v, self.lead, o) for v, o in zip((moved, change), outs, strict=True))
-        if not bool((dot(s, s) > 0).all()):
+        self._take(s, y, (dot(s, s), dot(s, y), dot(y, y)), noise)
+
+    def observe_from_(
+        self,
+        start: tuple[list[Tensor], list[Tensor]],
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        noise: NoiseStream,
+    ) -> None:
+        """Take in the move that ends here, see :meth:`observe`."""
+        if not noise.fuses(params, grads, *start):
+            super().observe_from_(start, params, grads, noise)
+            return
+        from lightning_sgmcmc.kernels.lbfgs import pair
+
+        like = self._buffers()[0]
+        s, y = self._spare or (torch.empty_like(like), torch.empty_like(like))
+        ss, sy, yy = pair(start, params, grads, s, y).to(like.dtype).split(1)
+        self._take(s, y, (ss, sy, yy), noise)
+
+    def _take(
+        self, s: Tensor, y: Tensor, products: tuple[Tensor, Tensor, Tensor], noise: NoiseStream
+    ) -> None:
+        """Average in the operator that a pair makes, given s's, s'y and y'y."""
+        ss, sy, yy = products
+        if not bool((ss > 0).all()):
             return
         full = len(self._recent) == self.memory
         self._spare = self._recent.pop(0) if full else None
         self._recent.append((s, y))
-        sy = dot(s, y)
-        gamma = (dot(y, y) / sy).clamp_min(self.delta / self.num_data)
+        gamma = (yy / sy).clamp_min(self.delta / self.num_data)
         self._gamma = torch.where(sy > 0, gamma, self._gamma)
         rate = self.rate()
         self._count += 1
@@ -315,6 +357,11 @@ class AveragedLBFGS(Preconditioner):
         size: float,
     ) -> None:
         """Add sum_j (sqrt(w_j) size * S_j z_j - w_j lr * G_j gradient) to ``params``."""
+        if stream.fuses(params, gradient) and all(op.rows is not None for op in self._operators):
+            for weight, operator in zip(self._weights, self._operators, strict=True):
+                z = stream.increments()
+                operator.move_(params, gradient, z, weight * lr, weight**0.5 * size)
+            return
         vector, z, result = self._buffers()
         flatten(gradient, self.lead, vector)
         for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):

@@ -68,7 +68,7 @@ class RMSProp(Diagonal):
         # V and C^(1/2) as vectors, and the same memory as lists like the parameters.
         self._flat = (torch.empty(0), torch.empty(0))
         self._square_avg: list[Tensor] = []
-        self._root = []
+        self._root: list[Tensor] = []
         self._started = False
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
@@ -104,6 +104,10 @@ class RMSProp(Diagonal):
         elif self.floor:
             root.add_(self.floor * float(root.mean(dtype=torch.float64)))
         root.add_(self.eps).rsqrt_()
+
+    def root(self) -> list[Tensor]:
+        """Return C^(1/2)."""
+        return self._root
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""

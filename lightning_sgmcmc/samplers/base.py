@@ -322,11 +322,11 @@ class Sampler(torch.optim.Optimizer):
 
     def _learn(self, pair: Pair, grads: list[Tensor]) -> None:
         """Show the preconditioner the move and the change of the gradient along it."""
-        moved, change = pair
-        torch._foreach_add_(moved, self.params)
-        torch._foreach_add_(change, grads)
-        # A pair that reached into masked weights would bend C on the others.
-        self.preconditioner.observe(moved, self._masked(change), self.stream)
+        if self.masks is not None:
+            # A pair that reached into masked weights would bend C on the others.
+            grads = list(torch._foreach_mul(grads, self.masks))
+            self._masked(pair[1])
+        self.preconditioner.observe_from_(pair, self.params, grads, self.stream)
         self.gradients += 1
 
     @abstractmethod

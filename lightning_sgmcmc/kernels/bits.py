@@ -1,0 +1,38 @@
+"""Bits of NumPy's SFC64, drawn by a loop of its own into memory that is used again."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+_ONE, _3, _11, _24, _40 = (np.uint64(n) for n in (1, 3, 11, 24, 40))
+_SIGN = np.uint64(2**63)
+
+
+def _sfc64(state, words):  # type: ignore[no-untyped-def]
+    a, b, c, counter = state[0], state[1], state[2], state[3]
+    for i in range(len(words)):
+        drawn = a + b + counter
+        counter += _ONE
+        a = b ^ (b >> _11)
+        b = c + (c << _3)
+        c = ((c << _24) | (c >> _40)) + drawn
+        words[i] = drawn ^ _SIGN
+    state[0], state[1], state[2], state[3] = a, b, c, counter
+
+
+@cache
+def _kernel() -> Any:
+    vector = numba.uint64[::1]
+    return numba.njit((vector, vector), cache=True, nogil=True)(_sfc64)
+
+
+def draw(source: np.random.SFC64, words: NDArray[np.int64]) -> None:
+    """Fill with what ``Generator.integers`` draws over all of int64, and move the state on."""
+    state: Any = source.state
+    _kernel()(state["state"]["state"], words.view(np.uint64))
+    source.state = state

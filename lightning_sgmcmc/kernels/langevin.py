@@ -1,0 +1,156 @@
+"""Langevin steps that read each vector once.
+
+theta <- theta - lr C g + size C^(1/2) z, for contiguous float32 tensors of one chain on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from lightning_sgmcmc.kernels.compiler import entry, floats, int8s, loop, numbers, sum_loop, take
+from lightning_sgmcmc.kernels.threads import along, each, lengths_of, tasks
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+@loop
+def _identity_loop(theta, gradient, odd, lr, size):  # type: ignore[no-untyped-def]
+    for i in range(len(theta)):
+        theta[i] += size * np.float32(np.int8(odd[i] | 1)) - lr * gradient[i]
+
+
+@entry
+def _identity(data):  # type: ignore[no-untyped-def]
+    shared = numbers(data)
+    lr, size = np.float32(shared[0]), np.float32(shared[1])
+    while True:
+        w = take(data)
+        if len(w) == 0:
+            return
+        n = w[0]
+        theta, gradient, odd = floats(w[2], n), floats(w[3], n), int8s(w[4], n)
+        _identity_loop(theta, gradient, odd, lr, size)
+
+
+def identity_(
+    params: Sequence[Tensor], gradient: Sequence[Tensor], odd: Tensor, lr: float, size: float
+) -> None:
+    """Step with C = I and z the bytes of a vector, each with its lowest bit set.
+
+    Args:
+        params: Changed in place.
+        gradient: Shaped like them.
+        odd: int8, at least as many as weights.
+        lr: Weight of the drift.
+        size: Weight of the noise.
+    """
+    lengths = lengths_of(params)
+    columns = (each(params), each(gradient), along(odd, lengths))
+    tasks(lengths, columns, 2).run(_identity, lr, size)
+
+
+@loop
+def _diagonal_loop(theta, gradient, z, squares, damping, lr, size):  # type: ignore[no-untyped-def]
+    for i in range(len(theta)):
+        root = _ONE / math.sqrt(squares[i] + damping)
+        theta[i] += root * (size * z[i] - lr * root * gradient[i])
+
+
+@entry
+def _diagonal(data):  # type: ignore[no-untyped-def]
+    shared = numbers(data)
+    damping, lr, size = np.float32(shared[0]), np.float32(shared[1]), np.float32(shared[2])
+    while True:
+        w = take(data)
+        if len(w) == 0:
+            return
+        n = w[0]
+        theta, gradient, z = floats(w[2], n), floats(w[3], n), floats(w[4], n)
+        _diagonal_loop(theta, gradient, z, floats(w[5], n), damping, lr, size)
+
+
+def diagonal_(
+    params: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    z: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    damping: float,
+    lr: float,
+    size: float,
+) -> None:
+    """Step with C = 1 / (squares + damping)."""
+    columns = (each(params), each(gradient), each(z), each(squares))
+    tasks(lengths_of(params), columns, 3).run(_diagonal, damping, lr, size)
+
+
+@sum_loop
+def _unit_loop(  # type: ignore[no-untyped-def]
+    theta, gradient, z, squares, products, inverse, bias_gradient, damping, lr, size
+):
+    """Move the weights of a unit; return what the move takes from its bias."""
+    total = _ZERO
+    for i in range(len(theta)):
+        mean = products[i] * inverse
+        schur = squares[i] + damping - products[i] * mean
+        schur = damping if schur < damping else schur  # at least eps but for rounding
+        root = _ONE / math.sqrt(schur)
+        move = root * (size * z[i] - lr * root * (gradient[i] - mean * bias_gradient))
+        theta[i] += move
+        total += mean * move
+    return total
+
+
+@entry
+def _quasi_diagonal(data):  # type: ignore[no-untyped-def]
+    shared = numbers(data)
+    damping, lr, size = np.float32(shared[0]), np.float32(shared[1]), np.float32(shared[2])
+    while True:
+        w = take(data)
+        if len(w) == 0:
+            return
+        units, inputs = w[0], w[1]
+        n = units * inputs
+        theta, gradient, z = floats(w[2], n), floats(w[3], n), floats(w[4], n)
+        squares, products = floats(w[5], n), floats(w[6], n)
+        bias, g, bias_z = floats(w[7], units), floats(w[8], units), floats(w[9], units)
+        bias_squares = floats(w[10], units)
+        for u in range(units):
+            at = slice(u * inputs, (u + 1) * inputs)
+            inverse = _ONE / (bias_squares[u] + damping)
+            root = math.sqrt(inverse)
+            onto_bias = _unit_loop(
+                theta[at], gradient[at], z[at], squares[at], products[at],
+                inverse, g[u], damping, lr, size,
+            )  # fmt: skip
+            bias[u] += root * (size * bias_z[u] - lr * root * g[u]) - onto_bias
+
+
+def quasi_diagonal_(
+    weights: Sequence[Sequence[Tensor]],
+    products: Sequence[Tensor],
+    biases: Sequence[Sequence[Tensor]],
+    damping: float,
+    lr: float,
+    size: float,
+) -> None:
+    """Step with the metric of :class:`~lightning_sgmcmc.preconditioners.QuasiDiagonalFisher`.
+
+    Args:
+        weights: Of each layer's weights the values, which change, the gradient, z and J's
+            diagonal, [out, ...].
+        products: J_0i of each layer, [out, ...].
+        biases: The same four of each layer's bias, [out].
+        damping: eps.
+        lr: Weight of the drift.
+        size: Weight of the noise.
+    """
+    wide = [each(t) for t in (*zip(*weights, strict=True), products)]
+    narrow = [each(t, narrow=True) for t in zip(*biases, strict=True)]
+    units = tuple(len(p) for p in products)
+    inputs = tuple(p[0].numel() for p in products)
+    found = tasks(units, (*wide, *narrow), 3, sizes=inputs)
+    found.run(_quasi_diagonal, damping, lr, size)

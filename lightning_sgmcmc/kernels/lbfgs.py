@@ -1,0 +1,141 @@
+"""Moves and pairs of an L-BFGS metric that read each vector once or twice.
+
+Sums are taken in float32 over pieces of a few thousand numbers and in float64 over the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_sgmcmc.kernels.compiler import doubles, entry, floats, loop, numbers, sum_loop, take
+from lightning_sgmcmc.kernels.threads import along, each, lengths_of, tasks
+
+Doubles = NDArray[np.float64]
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+@sum_loop
+def _dot(x, y):  # type: ignore[no-untyped-def]
+    total = _ZERO
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
+
+
+@entry
+def _project(data):  # type: ignore[no-untyped-def]
+    shared = numbers(data)
+    count, length = int(shared[0]), int(shared[1])
+    while True:
+        w = take(data)
+        if len(w) == 0:
+            return
+        n = w[0]
+        gradient, z, sums = floats(w[2], n), floats(w[3], n), doubles(w[5], 2 * count)
+        for j in range(count):
+            row = floats(w[4] + 4 * length * j, n)
+            sums[j] = _dot(row, gradient)
+            sums[count + j] = _dot(row, z)
+
+
+@loop
+def _scale(z, gradient, size, lr):  # type: ignore[no-untyped-def]
+    for i in range(len(z)):
+        z[i] = size * z[i] - lr * gradient[i]
+
+
+@loop
+def _add(z, row, weight):  # type: ignore[no-untyped-def]
+    for i in range(len(z)):
+        z[i] += weight * row[i]
+
+
+@entry
+def _combine(data):  # type: ignore[no-untyped-def]
+    shared = numbers(data)
+    size, lr, length = np.float32(shared[0]), np.float32(shared[1]), int(shared[2])
+    weights = shared[3:]
+    while True:
+        w = take(data)
+        if len(w) == 0:
+            return
+        n = w[0]
+        z = floats(w[4], n)
+        _scale(z, floats(w[3], n), size, lr)
+        for j in range(len(weights)):
+            _add(z, floats(w[5] + 4 * length * j, n), np.float32(weights[j]))
+        _add(floats(w[2], n), z, _ONE)
+
+
+@loop
+def _sum_of(x, y, out):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = x[i] + y[i]
+
+
+@entry
+def _pair(data):  # type: ignore[no-untyped-def]
+    while True:
+        w = take(data)
+        if len(w) == 0:
+            return
+        n = w[0]
+        step, change, sums = floats(w[6], n), floats(w[7], n), doubles(w[8], 3)
+        _sum_of(floats(w[2], n), floats(w[3], n), step)
+        _sum_of(floats(w[4], n), floats(w[5], n), change)
+        sums[0], sums[1], sums[2] = _dot(step, step), _dot(step, change), _dot(change, change)
+
+
+def project(
+    gradient: Sequence[Tensor], z: Sequence[Tensor], rows: Tensor
+) -> tuple[Doubles, Doubles]:
+    """Return the products of the rows [m, d] with two vectors, each [m]."""
+    lengths, (m, d) = lengths_of(z), rows.shape
+    columns = (each(gradient), each(z), along(rows, lengths))
+    sums = tasks(lengths, columns, 2, sums=2 * m).run(_project, m, d)
+    return sums[:m], sums[m:]
+
+
+def combine_(
+    params: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    z: Sequence[Tensor],
+    rows: Tensor,
+    weights: Doubles,
+    lr: float,
+    size: float,
+) -> None:
+    """Add size z - lr gradient + weights' rows to ``params``; overwrites z."""
+    lengths, (m, d) = lengths_of(z), rows.shape
+    columns = (each(params), each(gradient), each(z), along(rows, lengths))
+    tasks(lengths, columns, 3 + m).run(_combine, size, lr, d, *weights)
+
+
+def pair(
+    start: tuple[Sequence[Tensor], Sequence[Tensor]],
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    step: Tensor,
+    change: Tensor,
+) -> Tensor:
+    """Write the pair (s, y) that a move makes.
+
+    Args:
+        start: Minus the weights and minus the gradient before the move.
+        params: The weights after it.
+        grads: Their gradient.
+        step: [d], becomes s.
+        change: [d], becomes y.
+
+    Returns:
+        s's, s'y and y'y, [3] in float64.
+    """
+    lengths = lengths_of(params)
+    old = map(each, (start[0], params, start[1], grads))
+    columns = (*old, along(step, lengths), along(change, lengths))
+    return torch.from_numpy(tasks(lengths, columns, 0, sums=3).run(_pair))
