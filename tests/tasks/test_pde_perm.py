@@ -131,18 +131,17 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
     out = tmp_path / "run"
     small = {"coarse": 3, "encoder_channels": "[2,2]", "solver_channels": "[2,2]", "hidden": 8}
     arguments = ["--task", "pde_perm", "--out", str(out), f"--data.root={tmp_path}"]
-    arguments += [f"--data.{k}={v}" for k, v in (SMALL | {"num_val": 0}).items()]
+    arguments += [f"--data.{k}={v}" for k, v in SMALL.items()]
     arguments += [f"--model.net.init_args.{k}={v}" for k, v in small.items()]
     arguments += ["--model.net.init_args.nx=8", "--model.net.init_args.ny=8"]
-    arguments += ["--model.conservative=true", "--model.burn_in=14"]
-    arguments += ["--model.burn_in_optimizer.steps=10", "--model.thinning=2"]
+    arguments += ["--model.burn_in=14", "--model.burn_in_optimizer.steps=10", "--model.thinning=2"]
     arguments += ["--trainer.max_steps=20", "--trainer.logger=false", "--data.batch_size=16"]
     cli.main(ROOT / "configs", arguments)
     results = json.loads((out / "results.json").read_text())
     ensemble = results["metrics"]["ensemble"]
     assert ensemble["imbalance"] < 1e-5
     assert results["task_details"]["field"] == "additive, mean 6, 6 modes"
-    data = opened(tmp_path, num_val=0)
+    data = opened(tmp_path)
     linear = Regression.fit(data.coefficients("train"), data.arrays("train")[1])
     error = relative_errors(linear.predict(data.coefficients("test")), data.arrays("test")[1])
     regressions = results["task_details"]["regressions_relative_l2_mean_percent"]
