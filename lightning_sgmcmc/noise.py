@@ -76,7 +76,9 @@ class NoiseStream:
         self.device, self.dtype = like[0].device, like[0].dtype
         #: What computes the chain's steps, ``"numba"`` or ``"torch"``.
         self.backend = kernels.chosen(self.device, self.dtype)
-        self._chains, self._kind = num_chains, increments
+        #: What :meth:`increments` draws.
+        self.kind = increments
+        self._chains = num_chains
         rows = 1 if num_chains is None or one_generator else num_chains
         numel = sum(t.numel() for t in like) // rows
         self._half = (numel + 1) // 2
@@ -129,7 +131,7 @@ class NoiseStream:
         Returns:
             As :meth:`normal`.
         """
-        if self._kind == "gaussian":
+        if self.kind == "gaussian":
             return self.normal()
         if self._torch:
             for row, generator in zip(self._flat, self._torch, strict=True):
@@ -142,7 +144,7 @@ class NoiseStream:
 
     def add_increments_(self, tensors: Sequence[Tensor], scale: float) -> None:
         """Add ``scale`` times :meth:`increments` to tensors shaped like those of the stream."""
-        if self._kind == "gaussian" or self._torch:
+        if self.kind == "gaussian" or self._torch:
             torch._foreach_add_(list(tensors), self.increments(), alpha=scale)
             return
         self._flat.copy_(self._odd_bytes())
@@ -155,21 +157,15 @@ class NoiseStream:
         bits |= 0x0101010101010101
         return bits.view(torch.int8)[:, :numel]
 
-    def step_by_bytes_(
-        self, params: Sequence[Tensor], gradient: Sequence[Tensor], lr: float, size: float
-    ) -> bool:
-        """Set params to params - lr * gradient + size * z in one pass, where that is possible.
+    def matched_bytes(self) -> tuple[Tensor, float]:
+        """Draw the moment-matched increments of one chain as bytes.
 
         Returns:
-            Whether it was: the increments are moment-matched and :meth:`fuses` the tensors.
+            int8, at least as many as weights, and a scale: an increment is the scale times the
+            byte with its lowest bit set.
         """
-        if self._kind == "gaussian" or not self.fuses(params, gradient):
-            return False
-        from lightning_sgmcmc.kernels.langevin import identity_
-
         bits = self._bits((self._flat.shape[1] + 7) // 8)
-        identity_(params, gradient, bits.view(torch.int8)[0], lr, size * _MATCHED)
-        return True
+        return bits.view(torch.int8)[0], _MATCHED
 
     def fuses(self, *lists: Sequence[Tensor]) -> bool:
         """Return whether compiled loops may take a step over these tensors.
@@ -209,7 +205,7 @@ class NoiseStream:
             if self._words.shape[1] != words:
                 self._words = torch.empty(len(self._flat), words, dtype=torch.int64)
             for generator, row in zip(self._numpy, self._words.numpy(), strict=True):
-                draw(generator.bit_generator, row)
+                draw(generator, row)
             return self._words
         rows: list[NDArray[np.int64]] = [
             g.integers(-(2**63), 2**63 - 1, size=words, dtype=np.int64, endpoint=True)
@@ -250,10 +246,13 @@ class NoiseStream:
             words = np.asarray(state["state"]["state"], dtype=np.uint64).view(np.int64)
             rest = np.array([state["has_uint32"], state["uinteger"]], dtype=np.int64)
             states.append(np.concatenate([words, rest]))
-        return {"sfc64": torch.from_numpy(np.stack(states))}
+        return {"sfc64": torch.from_numpy(np.stack(states)), "backend": self.backend}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly where the stream that gave ``state`` stood.
+
+        Warns if that chain's steps were computed by the other backend, whose normals and steps
+        differ by float32's rounding. A state that names none is of torch's.
 
         Raises:
             ValueError: If the state comes from another kind of device, whose numbers differ, or
@@ -262,9 +261,11 @@ class NoiseStream:
         kind = "generator" if self._torch else "sfc64"
         if kind not in state:
             raise ValueError(
-                f"the checkpoint's noise stream ({', '.join(state)}) was made on another kind of "
+                f"the checkpoint's noise stream ({next(iter(state))}) was made on another kind of "
                 f"device than {self.device}; an exact resume needs the same kind"
             )
+        if state.get("backend", "torch") != self.backend:
+            warnings.warn(kernels.other_backend(self.backend), stacklevel=2)
         rows = state[kind].cpu()
         if len(rows) != len(self._flat):
             raise ValueError(

@@ -34,6 +34,19 @@ def chosen(device: torch.device, dtype: torch.dtype) -> Backend:
     return "numba" if served and wish == "auto" and _installed() else "torch"
 
 
+def other_backend(backend: Backend) -> str:
+    """Say that a checkpoint was made by another backend than this one."""
+    if backend == "numba":
+        made, remedy = "torch alone", f"{VARIABLE}=off goes on to the bit"
+    else:
+        made = "compiled kernels"
+        remedy = f"with the extra `fast`, {VARIABLE}=auto and float32 it goes on to the bit"
+    return (
+        f"the checkpoint's chain was computed by {made}, which this one is not: it goes on with "
+        f"the same random bits, and agrees to float32's rounding; {remedy}"
+    )
+
+
 @cache
 def _installed() -> bool:
     """Whether Numba can be imported; it is, late, by the modules beside this one."""

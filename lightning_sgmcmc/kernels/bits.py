@@ -31,8 +31,9 @@ def _kernel() -> Any:
     return numba.njit((vector, vector), cache=True, nogil=True)(_sfc64)
 
 
-def draw(source: np.random.SFC64, words: NDArray[np.int64]) -> None:
-    """Fill with what ``Generator.integers`` draws over all of int64, and move the state on."""
-    state: Any = source.state
+def draw(generator: np.random.Generator, words: NDArray[np.int64]) -> None:
+    """Fill with what an SFC64 generator's ``integers`` draws from all of int64, and move it on."""
+    source: Any = generator.bit_generator
+    state = source.state
     _kernel()(state["state"]["state"], words.view(np.uint64))
     source.state = state

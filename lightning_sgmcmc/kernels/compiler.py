@@ -7,8 +7,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -16,8 +16,11 @@ from numba.extending import intrinsic
 #: the words of each, and the count of numbers.
 HEADER = 4
 
+carray: Any = numba.carray  # type: ignore[attr-defined]
+
 #: For functions that loops call.
 inline: Any = numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
+_intrinsic: Any = intrinsic
 #: For loops over the elements of arrays.
 loop: Any = numba.njit(fastmath={"contract"}, error_model="numpy")
 #: For loops that add up, whose order the compiler may change. The order belongs to the compiled
@@ -34,21 +37,21 @@ def entry(function: Callable[[Any], None]) -> Any:
     return numba.cfunc(types.void(types.voidptr), cache=True, error_model="numpy")(function)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _pointer(typing_context: Any, address: Any) -> Any:
+@_intrinsic
+def _pointer(typing_context, address):  # type: ignore[no-untyped-def]
     """Take an integer for a pointer."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _increment(typing_context: Any, pointer: Any) -> Any:
+@_intrinsic
+def _increment(typing_context, pointer):  # type: ignore[no-untyped-def]
     """Add one to the integer at a pointer, which other threads may do too; return the old one."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         word = ir.IntType(64)
         place = builder.bitcast(arguments[0], word.as_pointer())
         return builder.atomic_rmw("add", place, word(1), "monotonic")
@@ -56,14 +59,14 @@ def _increment(typing_context: Any, pointer: Any) -> Any:
     return types.int64(types.voidptr), generate
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@loop
 def numbers(data):  # type: ignore[no-untyped-def]
     """Return the numbers that all tasks share, in float64."""
     count = carray(data, HEADER, np.int64)[3]
     return carray(data, HEADER + count, np.float64)[HEADER:]
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@loop
 def take(data):  # type: ignore[no-untyped-def]
     """Return the words of the next task, none if all are taken."""
     header = carray(data, HEADER, np.int64)
@@ -101,4 +104,3 @@ def int16s(address, count):  # type: ignore[no-untyped-def]
 def int32s(address, count):  # type: ignore[no-untyped-def]
     """Return the 32-bit integers at an address."""
     return carray(_pointer(address), count, np.int32)
-

@@ -1,6 +1,7 @@
 """Langevin steps that read each vector once.
 
-theta <- theta - lr C g + size C^(1/2) z, for contiguous float32 tensors of one chain on the CPU.
+theta <- theta - lr C (g + a (theta - b)) + size C^(1/2) z, where (a, b) is the pull of a Gaussian
+prior, for contiguous float32 tensors of one chain on the CPU.
 """
 
 from __future__ import annotations
@@ -18,26 +19,32 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 @loop
-def _identity_loop(theta, gradient, odd, lr, size):  # type: ignore[no-untyped-def]
+def _identity_loop(theta, gradient, odd, lr, size, a, b):  # type: ignore[no-untyped-def]
     for i in range(len(theta)):
-        theta[i] += size * np.float32(np.int8(odd[i] | 1)) - lr * gradient[i]
+        theta[i] += size * np.float32(np.int8(odd[i] | 1)) - lr * (gradient[i] + a * (theta[i] - b))
 
 
 @entry
 def _identity(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     lr, size = np.float32(shared[0]), np.float32(shared[1])
+    a, b = np.float32(shared[2]), np.float32(shared[3])
     while True:
         w = take(data)
         if len(w) == 0:
             return
         n = w[0]
         theta, gradient, odd = floats(w[2], n), floats(w[3], n), int8s(w[4], n)
-        _identity_loop(theta, gradient, odd, lr, size)
+        _identity_loop(theta, gradient, odd, lr, size, a, b)
 
 
 def identity_(
-    params: Sequence[Tensor], gradient: Sequence[Tensor], odd: Tensor, lr: float, size: float
+    params: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    odd: Tensor,
+    lr: float,
+    size: float,
+    pull: tuple[float, float],
 ) -> None:
     """Step with C = I and z the bytes of a vector, each with its lowest bit set.
 
@@ -47,30 +54,32 @@ def identity_(
         odd: int8, at least as many as weights.
         lr: Weight of the drift.
         size: Weight of the noise.
+        pull: (a, b).
     """
     lengths = lengths_of(params)
     columns = (each(params), each(gradient), along(odd, lengths))
-    tasks(lengths, columns, 2).run(_identity, lr, size)
+    tasks(lengths, columns, 4).run(_identity, lr, size, *pull)
 
 
 @loop
-def _diagonal_loop(theta, gradient, z, squares, damping, lr, size):  # type: ignore[no-untyped-def]
+def _diagonal_loop(theta, gradient, z, squares, damping, lr, size, a, b):  # type: ignore[no-untyped-def]
     for i in range(len(theta)):
         root = _ONE / math.sqrt(squares[i] + damping)
-        theta[i] += root * (size * z[i] - lr * root * gradient[i])
+        theta[i] += root * (size * z[i] - lr * root * (gradient[i] + a * (theta[i] - b)))
 
 
 @entry
 def _diagonal(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     damping, lr, size = np.float32(shared[0]), np.float32(shared[1]), np.float32(shared[2])
+    a, b = np.float32(shared[3]), np.float32(shared[4])
     while True:
         w = take(data)
         if len(w) == 0:
             return
         n = w[0]
         theta, gradient, z = floats(w[2], n), floats(w[3], n), floats(w[4], n)
-        _diagonal_loop(theta, gradient, z, floats(w[5], n), damping, lr, size)
+        _diagonal_loop(theta, gradient, z, floats(w[5], n), damping, lr, size, a, b)
 
 
 def diagonal_(
@@ -81,15 +90,16 @@ def diagonal_(
     damping: float,
     lr: float,
     size: float,
+    pull: tuple[float, float],
 ) -> None:
     """Step with C = 1 / (squares + damping)."""
     columns = (each(params), each(gradient), each(z), each(squares))
-    tasks(lengths_of(params), columns, 3).run(_diagonal, damping, lr, size)
+    tasks(lengths_of(params), columns, 5).run(_diagonal, damping, lr, size, *pull)
 
 
 @sum_loop
 def _unit_loop(  # type: ignore[no-untyped-def]
-    theta, gradient, z, squares, products, inverse, bias_gradient, damping, lr, size
+    theta, gradient, z, squares, products, inverse, bias_gradient, damping, lr, size, a, b
 ):
     """Move the weights of a unit; return what the move takes from its bias."""
     total = _ZERO
@@ -98,7 +108,8 @@ def _unit_loop(  # type: ignore[no-untyped-def]
         schur = squares[i] + damping - products[i] * mean
         schur = damping if schur < damping else schur  # at least eps but for rounding
         root = _ONE / math.sqrt(schur)
-        move = root * (size * z[i] - lr * root * (gradient[i] - mean * bias_gradient))
+        g = gradient[i] + a * (theta[i] - b) - mean * bias_gradient
+        move = root * (size * z[i] - lr * root * g)
         theta[i] += move
         total += mean * move
     return total
@@ -108,6 +119,7 @@ def _unit_loop(  # type: ignore[no-untyped-def]
 def _quasi_diagonal(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     damping, lr, size = np.float32(shared[0]), np.float32(shared[1]), np.float32(shared[2])
+    a, b = np.float32(shared[3]), np.float32(shared[4])
     while True:
         w = take(data)
         if len(w) == 0:
@@ -121,12 +133,12 @@ def _quasi_diagonal(data):  # type: ignore[no-untyped-def]
         for u in range(units):
             at = slice(u * inputs, (u + 1) * inputs)
             inverse = _ONE / (bias_squares[u] + damping)
-            root = math.sqrt(inverse)
+            root, g_0 = math.sqrt(inverse), g[u] + a * (bias[u] - b)
             onto_bias = _unit_loop(
                 theta[at], gradient[at], z[at], squares[at], products[at],
-                inverse, g[u], damping, lr, size,
+                inverse, g_0, damping, lr, size, a, b,
             )  # fmt: skip
-            bias[u] += root * (size * bias_z[u] - lr * root * g[u]) - onto_bias
+            bias[u] += root * (size * bias_z[u] - lr * root * g_0) - onto_bias
 
 
 def quasi_diagonal_(
@@ -136,6 +148,7 @@ def quasi_diagonal_(
     damping: float,
     lr: float,
     size: float,
+    pull: tuple[float, float],
 ) -> None:
     """Step with the metric of :class:`~lightning_sgmcmc.preconditioners.QuasiDiagonalFisher`.
 
@@ -147,10 +160,11 @@ def quasi_diagonal_(
         damping: eps.
         lr: Weight of the drift.
         size: Weight of the noise.
+        pull: (a, b).
     """
     wide = [each(t) for t in (*zip(*weights, strict=True), products)]
     narrow = [each(t, narrow=True) for t in zip(*biases, strict=True)]
     units = tuple(len(p) for p in products)
     inputs = tuple(p[0].numel() for p in products)
-    found = tasks(units, (*wide, *narrow), 3, sizes=inputs)
-    found.run(_quasi_diagonal, damping, lr, size)
+    found = tasks(units, (*wide, *narrow), 5, sizes=inputs)
+    found.run(_quasi_diagonal, damping, lr, size, *pull)

@@ -27,16 +27,25 @@ def _dot(x, y):  # type: ignore[no-untyped-def]
     return total
 
 
+@loop
+def _pull(gradient, theta, a, b):  # type: ignore[no-untyped-def]
+    for i in range(len(gradient)):
+        gradient[i] += a * (theta[i] - b)
+
+
 @entry
 def _project(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     count, length = int(shared[0]), int(shared[1])
+    a, b = np.float32(shared[2]), np.float32(shared[3])
     while True:
         w = take(data)
         if len(w) == 0:
             return
         n = w[0]
-        gradient, z, sums = floats(w[2], n), floats(w[3], n), doubles(w[5], 2 * count)
+        gradient, z, sums = floats(w[2], n), floats(w[3], n), doubles(w[6], 2 * count)
+        if a != 0:
+            _pull(gradient, floats(w[5], n), a, b)
         for j in range(count):
             row = floats(w[4] + 4 * length * j, n)
             sums[j] = _dot(row, gradient)
@@ -92,12 +101,20 @@ def _pair(data):  # type: ignore[no-untyped-def]
 
 
 def project(
-    gradient: Sequence[Tensor], z: Sequence[Tensor], rows: Tensor
+    params: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    z: Sequence[Tensor],
+    rows: Tensor,
+    pull: tuple[float, float],
 ) -> tuple[Doubles, Doubles]:
-    """Return the products of the rows [m, d] with two vectors, each [m]."""
+    """Add a (params - b) to the gradient, (a, b) being the pull, and project on rows [m, d].
+
+    Returns:
+        The products of the rows with the gradient and with z, each [m].
+    """
     lengths, (m, d) = lengths_of(z), rows.shape
-    columns = (each(gradient), each(z), along(rows, lengths))
-    sums = tasks(lengths, columns, 2, sums=2 * m).run(_project, m, d)
+    columns = (each(gradient), each(z), along(rows, lengths), each(params))
+    sums = tasks(lengths, columns, 4, sums=2 * m).run(_project, m, d, *pull)
     return sums[:m], sums[m:]
 
 

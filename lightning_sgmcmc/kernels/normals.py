@@ -6,8 +6,8 @@ vectors. Here both are polynomials P of least error at Chebyshev's points,
     log(1 + f) = f - f^2 / 2 + f^3 P(f),    f in [sqrt(1/2) - 1, sqrt(2) - 1]
     sin(pi s) = s P(s^2),                   s in [-1/2, 1/2]
 
-whose coefficients, rounded to float32, leave errors of 2e-8 and 4e-8 of the value, below the 6e-8 by
-which float32 rounds.
+whose coefficients, rounded to float32, leave errors of 2e-8 and 4e-8 of the value, below the 6e-8
+by which float32 rounds.
 """
 
 from __future__ import annotations

@@ -115,6 +115,33 @@ class Preconditioner(ABC):
         torch._foreach_add_(params, self.apply_(gradient), alpha=-lr)
         torch._foreach_add_(params, self.noise(stream), alpha=size)
 
+    def compiles(
+        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
+    ) -> bool:
+        """Return whether :meth:`compiled_move_` can take the step of :meth:`move_` here."""
+        return False
+
+    def compiled_move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+        pull: tuple[float, float],
+    ) -> None:
+        """Take the step of :meth:`move_` by the loops of :mod:`lightning_sgmcmc.kernels`.
+
+        Args:
+            params: Changed in place.
+            gradient: May be overwritten.
+            stream: Source of z.
+            lr: Weight of the drift.
+            size: Weight of the noise, positive.
+            pull: (a, b): a (params - b) is added to the gradient.
+        """
+        raise NotImplementedError(f"{self!r} has no compiled step")
+
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor | None:
         """Return v' C^-1 v, [] or [K], or None where C^-1 is not at hand."""
         return None

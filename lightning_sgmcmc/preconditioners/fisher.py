@@ -224,32 +224,26 @@ class DiagonalFisher(Fisher, Diagonal):
         torch._foreach_div_(vectors, self.inverse())
         return vectors
 
-    def move_(
+    def compiles(
+        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
+    ) -> bool:
+        """Return whether there is a J and the loops serve these tensors."""
+        return self.updates > 0 and stream.fuses(params, gradient)
+
+    def compiled_move_(
         self,
         params: list[Tensor],
         gradient: list[Tensor],
         stream: NoiseStream,
         lr: float,
         size: float,
+        pull: tuple[float, float],
     ) -> None:
-        """Take a Langevin step: params <- params - lr * C gradient + size * C^(1/2) z."""
-        if self.updates and stream.fuses(params, gradient):
-            self._fused_move_(params, gradient, stream.increments(), lr, size)
-        else:
-            super().move_(params, gradient, stream, lr, size)
-
-    def _fused_move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        z: list[Tensor],
-        lr: float,
-        size: float,
-    ) -> None:
-        """Step from J itself, by compiled loops."""
+        """Step from J itself."""
         from lightning_sgmcmc.kernels.langevin import diagonal_
 
-        diagonal_(params, gradient, z, self._squares, float(self.damping()), lr, size)
+        z, damping = stream.increments(), float(self.damping())
+        diagonal_(params, gradient, z, self._squares, damping, lr, size, pull)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (J_ii + eps)."""

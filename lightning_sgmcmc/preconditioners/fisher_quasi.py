@@ -48,7 +48,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
         super().__init__(labels, eps, floor=floor, power=power, memory=memory)
         #: Index of a weight and of its unit's bias.
         self._units: list[tuple[int, int]] = []
-        self._alone: set[int] = set()  # the other weights
+        self._alone: list[int] = []  # the other weights
         self._products: list[Tensor] = []  # J_0i
         self._means: list[Tensor] = []  # m_i
         self._scratch: list[Tensor] = []
@@ -73,7 +73,7 @@ class QuasiDiagonalFisher(DiagonalFisher):
         self._products = [torch.zeros_like(self._params[w]) for w, _ in units]
         self._means = [torch.zeros_like(self._params[w]) for w, _ in units]
         self._scratch = [torch.empty_like(self._params[w]) for w, _ in units]
-        self._alone = set(range(len(self._params))).difference(*units)
+        self._alone = sorted(set(range(len(self._params))).difference(*units))
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
         super()._learn(per_example, grads, rate)
@@ -118,9 +118,6 @@ class QuasiDiagonalFisher(DiagonalFisher):
         size: float,
     ) -> None:
         """Add A (size * z - lr * A' gradient) to ``params``."""
-        if self.updates and stream.fuses(params, gradient, self._products):
-            self._fused_move_(params, gradient, stream.increments(), lr, size)
-            return
         root = self.root()
         self._off_biases_(gradient)
         z = stream.increments()
@@ -128,24 +125,34 @@ class QuasiDiagonalFisher(DiagonalFisher):
         torch._foreach_mul_(z, root)
         torch._foreach_add_(params, self._onto_biases(z), alpha=size)
 
-    def _fused_move_(
+    def compiles(
+        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
+    ) -> bool:
+        """Return whether there is a J and the loops serve these tensors."""
+        return super().compiles([*params, *self._products], gradient, stream)
+
+    def compiled_move_(
         self,
         params: list[Tensor],
         gradient: list[Tensor],
-        z: list[Tensor],
+        stream: NoiseStream,
         lr: float,
         size: float,
+        pull: tuple[float, float],
     ) -> None:
+        """Step from J itself."""
         from lightning_sgmcmc.kernels.langevin import diagonal_, quasi_diagonal_
 
         damping = float(self.damping())
-        of_each = list(zip(params, gradient, z, self._squares, strict=True))
+        vectors = (params, gradient, stream.increments(), self._squares)
         if self._units:
-            weights, biases = ([of_each[i] for i in side] for side in zip(*self._units, strict=True))
-            quasi_diagonal_(weights, self._products, biases, damping, lr, size)
-        others = [of_each[i] for i in self._alone]
-        if others:
-            diagonal_(*zip(*others, strict=True), damping, lr, size)
+            weights, biases = (
+                [[v[i] for v in vectors] for i in side] for side in zip(*self._units, strict=True)
+            )
+            quasi_diagonal_(weights, self._products, biases, damping, lr, size, pull)
+        if self._alone:
+            theta, g, z, squares = ([v[i] for i in self._alone] for v in vectors)
+            diagonal_(theta, g, z, squares, damping, lr, size, pull)
 
     def _off_biases_(self, vectors: list[Tensor]) -> None:
         """Subtract m_i v_0 from v_i: A' without its diagonal."""

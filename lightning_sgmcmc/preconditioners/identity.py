@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from lightning_sgmcmc.flat import inner
@@ -23,18 +22,26 @@ class Identity(Preconditioner):
         """Draw from N(0, I)."""
         return stream.increments()
 
-    def move_(
+    def compiles(
+        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
+    ) -> bool:
+        """Return whether the increments are moment-matched and the loops serve these tensors."""
+        return stream.kind == "moment-matched" and stream.fuses(params, gradient)
+
+    def compiled_move_(
         self,
         params: list[Tensor],
         gradient: list[Tensor],
         stream: NoiseStream,
         lr: float,
         size: float,
+        pull: tuple[float, float],
     ) -> None:
         """Add size * z - lr * gradient to ``params``."""
-        if not stream.step_by_bytes_(params, gradient, lr, size):
-            torch._foreach_add_(params, gradient, alpha=-lr)
-            stream.add_increments_(params, size)
+        from lightning_sgmcmc.kernels.langevin import identity_
+
+        numbers, scale = stream.matched_bytes()
+        identity_(params, gradient, numbers, lr, size * scale, pull)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' v."""

@@ -126,12 +126,16 @@ class LBFGSOperator:
         z: Sequence[Tensor],
         lr: float,
         size: float,
+        pull: tuple[float, float],
     ) -> None:
-        """Add size * S z - lr * G gradient to ``params`` by compiled loops, overwriting z."""
+        """Add size * S z - lr * G gradient to ``params`` by compiled loops, overwriting z.
+
+        First a (params - b) is added to the gradient, (a, b) being the pull.
+        """
         from lightning_sgmcmc.kernels.lbfgs import combine_, project
 
         assert self.rows is not None
-        on_gradient, on_z = project(gradient, z, self.rows)
+        on_gradient, on_z = project(params, gradient, z, self.rows, pull)
         weights = -lr * (self._product.double().numpy() @ on_gradient)
         weights[: self.count] += size * (self._root.double().numpy() @ on_z)
         gamma = float(self.gamma)
@@ -293,8 +297,8 @@ class AveragedLBFGS(Preconditioner):
 
         like = self._buffers()[0]
         s, y = self._spare or (torch.empty_like(like), torch.empty_like(like))
-        ss, sy, yy = pair(start, params, grads, s, y).to(like.dtype).split(1)
-        self._take(s, y, (ss, sy, yy), noise)
+        products = pair(start, params, grads, s, y).to(like.dtype)
+        self._take(s, y, (products[:1], products[1:2], products[2:]), noise)
 
     def _take(
         self, s: Tensor, y: Tensor, products: tuple[Tensor, Tensor, Tensor], noise: NoiseStream
@@ -357,11 +361,6 @@ class AveragedLBFGS(Preconditioner):
         size: float,
     ) -> None:
         """Add sum_j (sqrt(w_j) size * S_j z_j - w_j lr * G_j gradient) to ``params``."""
-        if stream.fuses(params, gradient) and all(op.rows is not None for op in self._operators):
-            for weight, operator in zip(self._weights, self._operators, strict=True):
-                z = stream.increments()
-                operator.move_(params, gradient, z, weight * lr, weight**0.5 * size)
-            return
         vector, z, result = self._buffers()
         flatten(gradient, self.lead, vector)
         for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
@@ -370,6 +369,27 @@ class AveragedLBFGS(Preconditioner):
             if i:
                 result.add_(step)
         torch._foreach_add_(params, unflatten(result, params, self.lead))
+
+    def compiles(
+        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
+    ) -> bool:
+        """Return whether every operator has pairs and the loops serve these tensors."""
+        return stream.fuses(params, gradient) and all(op.rows is not None for op in self._operators)
+
+    def compiled_move_(
+        self,
+        params: list[Tensor],
+        gradient: list[Tensor],
+        stream: NoiseStream,
+        lr: float,
+        size: float,
+        pull: tuple[float, float],
+    ) -> None:
+        """Add sum_j (sqrt(w_j) size * S_j z_j - w_j lr * G_j gradient) to ``params``."""
+        for weight, operator in zip(self._weights, self._operators, strict=True):
+            z = stream.increments()
+            operator.move_(params, gradient, z, weight * lr, weight**0.5 * size, pull)
+            pull = (0.0, 0.0)  # the gradient holds it now
 
     def _buffers(self) -> list[Tensor]:
         """Return three vectors: an argument, a product, and noise that outlives both."""

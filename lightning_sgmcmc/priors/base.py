@@ -55,6 +55,13 @@ class Prior(ABC):
     ) -> None:
         """Add ``scale`` times the gradient of -log p(theta) to ``grads``, in place."""
 
+    def quadratic(self) -> tuple[float, float] | None:
+        """Return (a, b) if grad(-log p) is a (theta - b) for every weight, otherwise None.
+
+        Compiled steps take such a gradient in with their own pass over memory.
+        """
+        return None
+
     def max_curvature(self, params: Sequence[Tensor]) -> float:
         """Return the largest eigenvalue of the Hessian of -log p at these weights.
 
@@ -92,6 +99,10 @@ class FlatPrior(Prior):
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float
     ) -> None:
         """Add nothing."""
+
+    def quadratic(self) -> tuple[float, float]:
+        """Return (0, 0)."""
+        return 0.0, 0.0
 
     def __repr__(self) -> str:
         return "FlatPrior()"

@@ -44,6 +44,10 @@ class GaussianPrior(Prior):
         if self.mean:
             torch._foreach_add_(list(grads), -weight * self.mean)
 
+    def quadratic(self) -> tuple[float, float]:
+        """Return 1 / variance and the mean."""
+        return 1 / self.variance, self.mean
+
     def max_curvature(self, params: Sequence[Tensor]) -> float:
         """Return 1 / variance."""
         return 1 / self.variance

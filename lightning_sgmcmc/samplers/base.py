@@ -395,7 +395,7 @@ class Sampler(torch.optim.Optimizer):
                 f"{sparse} of {len(grads)} parameters have sparse gradients: noise moves every "
                 "weight at every step, so use sparse=False"
             )
-        if not math.isfinite(sum(g.sum() for g in present)):
+        if not math.isfinite(self._total(present)):
             wrong = [i for i, g in enumerate(present) if not bool(torch.isfinite(g).all())]
             if wrong:
                 names = [self.names[i] if self.names else f"number {i}" for i in wrong]
@@ -405,6 +405,13 @@ class Sampler(torch.optim.Optimizer):
                     "the chain diverges, lower lr; or the data hold a value that is not finite"
                 )
         return present
+
+    def _total(self, tensors: list[Tensor]) -> float:
+        if self.stream.fuses(tensors):
+            from lightning_sgmcmc.kernels.sums import total
+
+            return total(tensors)
+        return float(sum(t.sum() for t in tensors))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the chain's next step depends on but the weights."""

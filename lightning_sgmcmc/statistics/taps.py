@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -68,6 +69,10 @@ class Tap(torch.autograd.Function):
             in_front(output, in_dims[0]), in_front(activation, in_dims[1]), records, layer
         )
         return tapped, 0
+
+
+# Function.apply asks for it each time, and working it out takes longer than the copy.
+Tap.forward.__signature__ = signature(Tap.forward)  # type: ignore[attr-defined]
 
 
 @contextmanager

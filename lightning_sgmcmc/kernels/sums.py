@@ -1,0 +1,35 @@
+"""The sum of all entries of a list of tensors, by which a step checks that gradients are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from lightning_sgmcmc.kernels.compiler import doubles, entry, floats, sum_loop, take
+from lightning_sgmcmc.kernels.threads import each, lengths_of, tasks
+
+_ZERO = np.float32(0)
+
+
+@sum_loop
+def _sum(x):  # type: ignore[no-untyped-def]
+    total = _ZERO
+    for i in range(len(x)):
+        total += x[i]
+    return total
+
+
+@entry
+def _total(data):  # type: ignore[no-untyped-def]
+    while True:
+        w = take(data)
+        if len(w) == 0:
+            return
+        doubles(w[3], 1)[0] = _sum(floats(w[2], w[0]))
+
+
+def total(tensors: Sequence[Tensor]) -> float:
+    """Return the sum of all entries."""
+    return float(tasks(lengths_of(tensors), (each(tensors),), 0, sums=1).run(_total)[0])
