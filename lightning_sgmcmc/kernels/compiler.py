@@ -12,9 +12,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-#: Words before the numbers and the tasks in what an entry gets: the next task, how many there are,
-#: the words of each, and the count of numbers.
-HEADER = 4
+# What an entry gets, in words: the next task, how many there are, the words of one and where they
+# lie, the count of vectors, count and place of the numbers, count and place of the sums; then where
+# each column has each vector.
+_HEADER = 9
 
 carray: Any = numba.carray  # type: ignore[attr-defined]
 
@@ -31,8 +32,9 @@ sum_loop: Any = numba.njit(fastmath={"contract", "reassoc"}, error_model="numpy"
 def entry(function: Callable[[Any], None]) -> Any:
     """Compile what a thread runs, or fetch what an earlier process compiled.
 
-    It gets the address of what :class:`~lightning_sgmcmc.kernels.threads.Tasks` lays out, of which
-    :func:`numbers` and :func:`take` hand out the parts.
+    It gets the address of what :func:`~lightning_sgmcmc.kernels.threads.run` lays out, of which
+    :func:`numbers` and :func:`take` hand out the parts. What is kept follows the file of the
+    entry alone: a change to this one needs the folders of caches removed.
     """
     return numba.cfunc(types.void(types.voidptr), cache=True, error_model="numpy")(function)
 
@@ -62,30 +64,44 @@ def _increment(typing_context, pointer):  # type: ignore[no-untyped-def]
 @loop
 def numbers(data):  # type: ignore[no-untyped-def]
     """Return the numbers that all tasks share, in float64."""
-    count = carray(data, HEADER, np.int64)[3]
-    return carray(data, HEADER + count, np.float64)[HEADER:]
+    header = carray(data, _HEADER, np.int64)
+    return carray(_pointer(header[6]), header[5], np.float64)
 
 
 @loop
 def take(data):  # type: ignore[no-untyped-def]
-    """Return the words of the next task, none if all are taken."""
-    header = carray(data, HEADER, np.int64)
-    count, width, start = header[1], header[2], HEADER + header[3]
+    """Return the words of the next task, none if all are taken.
+
+    They are the count of its elements, the numbers that make an element, the task's number, its
+    vector's, and how many bytes after that vector's beginning it begins in each column.
+    """
+    header = carray(data, _HEADER, np.int64)
+    count, width = header[1], header[2]
     task = _increment(data)
-    words = carray(data, start + count * width, np.int64)[start:]
+    words = carray(_pointer(header[3]), count * width, np.int64)
     return words[task * width : (task + 1) * width] if task < count else words[:0]
+
+
+@loop
+def at(data, task, column):  # type: ignore[no-untyped-def]
+    """Return the address at which a task begins in a column."""
+    vectors = carray(data, _HEADER, np.int64)[4]
+    place = _HEADER + column * vectors + task[3]
+    return carray(data, place + 1, np.int64)[place] + task[4 + column]
+
+
+@loop
+def sums(data, task):  # type: ignore[no-untyped-def]
+    """Return where a task leaves its sums, in float64."""
+    header = carray(data, _HEADER, np.int64)
+    count = header[7]
+    return carray(_pointer(header[8] + 8 * count * task[2]), count, np.float64)
 
 
 @inline
 def floats(address, count):  # type: ignore[no-untyped-def]
     """Return the float32 numbers at an address."""
     return carray(_pointer(address), count, np.float32)
-
-
-@inline
-def doubles(address, count):  # type: ignore[no-untyped-def]
-    """Return the float64 numbers at an address."""
-    return carray(_pointer(address), count, np.float64)
 
 
 @inline

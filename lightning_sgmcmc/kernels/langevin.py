@@ -12,8 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from lightning_sgmcmc.kernels.compiler import entry, floats, int8s, loop, numbers, sum_loop, take
-from lightning_sgmcmc.kernels.threads import along, each, lengths_of, tasks
+from lightning_sgmcmc.kernels.compiler import (
+    at,
+    entry,
+    floats,
+    int8s,
+    loop,
+    numbers,
+    sum_loop,
+    take,
+)
+from lightning_sgmcmc.kernels.threads import along, each, lengths_of, run
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -34,7 +43,11 @@ def _identity(data):  # type: ignore[no-untyped-def]
         if len(w) == 0:
             return
         n = w[0]
-        theta, gradient, odd = floats(w[2], n), floats(w[3], n), int8s(w[4], n)
+        theta, gradient, odd = (
+            floats(at(data, w, 0), n),
+            floats(at(data, w, 1), n),
+            int8s(at(data, w, 2), n),
+        )
         _identity_loop(theta, gradient, odd, lr, size, a, b)
 
 
@@ -58,7 +71,7 @@ def identity_(
     """
     lengths = lengths_of(params)
     columns = (each(params), each(gradient), along(odd, lengths))
-    tasks(lengths, columns, 4).run(_identity, lr, size, *pull)
+    run(_identity, lengths, columns, (lr, size, *pull))
 
 
 @loop
@@ -78,8 +91,12 @@ def _diagonal(data):  # type: ignore[no-untyped-def]
         if len(w) == 0:
             return
         n = w[0]
-        theta, gradient, z = floats(w[2], n), floats(w[3], n), floats(w[4], n)
-        _diagonal_loop(theta, gradient, z, floats(w[5], n), damping, lr, size, a, b)
+        theta, gradient, z = (
+            floats(at(data, w, 0), n),
+            floats(at(data, w, 1), n),
+            floats(at(data, w, 2), n),
+        )
+        _diagonal_loop(theta, gradient, z, floats(at(data, w, 3), n), damping, lr, size, a, b)
 
 
 def diagonal_(
@@ -94,7 +111,7 @@ def diagonal_(
 ) -> None:
     """Step with C = 1 / (squares + damping)."""
     columns = (each(params), each(gradient), each(z), each(squares))
-    tasks(lengths_of(params), columns, 5).run(_diagonal, damping, lr, size, *pull)
+    run(_diagonal, lengths_of(params), columns, (damping, lr, size, *pull))
 
 
 @sum_loop
@@ -126,16 +143,24 @@ def _quasi_diagonal(data):  # type: ignore[no-untyped-def]
             return
         units, inputs = w[0], w[1]
         n = units * inputs
-        theta, gradient, z = floats(w[2], n), floats(w[3], n), floats(w[4], n)
-        squares, products = floats(w[5], n), floats(w[6], n)
-        bias, g, bias_z = floats(w[7], units), floats(w[8], units), floats(w[9], units)
-        bias_squares = floats(w[10], units)
+        theta, gradient, z = (
+            floats(at(data, w, 0), n),
+            floats(at(data, w, 1), n),
+            floats(at(data, w, 2), n),
+        )
+        squares, products = floats(at(data, w, 3), n), floats(at(data, w, 4), n)
+        bias, g, bias_z = (
+            floats(at(data, w, 5), units),
+            floats(at(data, w, 6), units),
+            floats(at(data, w, 7), units),
+        )
+        bias_squares = floats(at(data, w, 8), units)
         for u in range(units):
-            at = slice(u * inputs, (u + 1) * inputs)
+            row = slice(u * inputs, (u + 1) * inputs)
             inverse = _ONE / (bias_squares[u] + damping)
             root, g_0 = math.sqrt(inverse), g[u] + a * (bias[u] - b)
             onto_bias = _unit_loop(
-                theta[at], gradient[at], z[at], squares[at], products[at],
+                theta[row], gradient[row], z[row], squares[row], products[row],
                 inverse, g_0, damping, lr, size, a, b,
             )  # fmt: skip
             bias[u] += root * (size * bias_z[u] - lr * root * g_0) - onto_bias
@@ -166,5 +191,5 @@ def quasi_diagonal_(
     narrow = [each(t, narrow=True) for t in zip(*biases, strict=True)]
     units = tuple(len(p) for p in products)
     inputs = tuple(p[0].numel() for p in products)
-    found = tasks(units, (*wide, *narrow), 5, sizes=inputs)
-    found.run(_quasi_diagonal, damping, lr, size, *pull)
+    shared = (damping, lr, size, *pull)
+    run(_quasi_diagonal, units, (*wide, *narrow), shared, sizes=inputs)

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_sgmcmc.kernels.compiler import doubles, entry, floats, loop, numbers, sum_loop, take
-from lightning_sgmcmc.kernels.threads import along, each, lengths_of, tasks
+from lightning_sgmcmc.kernels.compiler import at, entry, floats, loop, numbers, sum_loop, sums, take
+from lightning_sgmcmc.kernels.threads import along, each, lengths_of, run
 
 Doubles = NDArray[np.float64]
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -43,13 +43,14 @@ def _project(data):  # type: ignore[no-untyped-def]
         if len(w) == 0:
             return
         n = w[0]
-        gradient, z, sums = floats(w[2], n), floats(w[3], n), doubles(w[6], 2 * count)
+        gradient, z = floats(at(data, w, 0), n), floats(at(data, w, 1), n)
+        found = sums(data, w)
         if a != 0:
-            _pull(gradient, floats(w[5], n), a, b)
+            _pull(gradient, floats(at(data, w, 3), n), a, b)
         for j in range(count):
-            row = floats(w[4] + 4 * length * j, n)
-            sums[j] = _dot(row, gradient)
-            sums[count + j] = _dot(row, z)
+            row = floats(at(data, w, 2) + 4 * length * j, n)
+            found[j] = _dot(row, gradient)
+            found[count + j] = _dot(row, z)
 
 
 @loop
@@ -74,11 +75,11 @@ def _combine(data):  # type: ignore[no-untyped-def]
         if len(w) == 0:
             return
         n = w[0]
-        z = floats(w[4], n)
-        _scale(z, floats(w[3], n), size, lr)
+        z = floats(at(data, w, 2), n)
+        _scale(z, floats(at(data, w, 1), n), size, lr)
         for j in range(len(weights)):
-            _add(z, floats(w[5] + 4 * length * j, n), np.float32(weights[j]))
-        _add(floats(w[2], n), z, _ONE)
+            _add(z, floats(at(data, w, 3) + 4 * length * j, n), np.float32(weights[j]))
+        _add(floats(at(data, w, 0), n), z, _ONE)
 
 
 @loop
@@ -94,10 +95,10 @@ def _pair(data):  # type: ignore[no-untyped-def]
         if len(w) == 0:
             return
         n = w[0]
-        step, change, sums = floats(w[6], n), floats(w[7], n), doubles(w[8], 3)
-        _sum_of(floats(w[2], n), floats(w[3], n), step)
-        _sum_of(floats(w[4], n), floats(w[5], n), change)
-        sums[0], sums[1], sums[2] = _dot(step, step), _dot(step, change), _dot(change, change)
+        step, change, found = floats(at(data, w, 4), n), floats(at(data, w, 5), n), sums(data, w)
+        _sum_of(floats(at(data, w, 0), n), floats(at(data, w, 1), n), step)
+        _sum_of(floats(at(data, w, 2), n), floats(at(data, w, 3), n), change)
+        found[0], found[1], found[2] = _dot(step, step), _dot(step, change), _dot(change, change)
 
 
 def project(
@@ -114,8 +115,8 @@ def project(
     """
     lengths, (m, d) = lengths_of(z), rows.shape
     columns = (each(gradient), each(z), along(rows, lengths), each(params))
-    sums = tasks(lengths, columns, 4, sums=2 * m).run(_project, m, d, *pull)
-    return sums[:m], sums[m:]
+    found = run(_project, lengths, columns, (m, d, *pull), sums=2 * m)
+    return found[:m], found[m:]
 
 
 def combine_(
@@ -128,9 +129,9 @@ def combine_(
     size: float,
 ) -> None:
     """Add size z - lr gradient + weights' rows to ``params``; overwrites z."""
-    lengths, (m, d) = lengths_of(z), rows.shape
+    lengths = lengths_of(z)
     columns = (each(params), each(gradient), each(z), along(rows, lengths))
-    tasks(lengths, columns, 3 + m).run(_combine, size, lr, d, *weights)
+    run(_combine, lengths, columns, (size, lr, rows.shape[1], *weights))
 
 
 def pair(
@@ -155,4 +156,4 @@ def pair(
     lengths = lengths_of(params)
     old = map(each, (start[0], params, start[1], grads))
     columns = (*old, along(step, lengths), along(change, lengths))
-    return torch.from_numpy(tasks(lengths, columns, 0, sums=3).run(_pair))
+    return torch.from_numpy(run(_pair, lengths, columns, sums=3))

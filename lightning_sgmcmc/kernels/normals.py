@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from lightning_sgmcmc.kernels.compiler import (
+    at,
     entry,
     floats,
     inline,
@@ -26,7 +27,7 @@ from lightning_sgmcmc.kernels.compiler import (
     loop,
     take,
 )
-from lightning_sgmcmc.kernels.threads import Column, tasks
+from lightning_sgmcmc.kernels.threads import Column, run
 
 #: Coefficients of the two P, the constant first: interpolants of degrees 7 and 4.
 LOG = (
@@ -83,8 +84,12 @@ def _box_muller(data):  # type: ignore[no-untyped-def]
         if len(w) == 0:
             return
         n = w[0]
-        lengths, angles, shift = int32s(w[2], n), int16s(w[3], n), floats(w[6], 1)[0]
-        _map(lengths, angles, shift, floats(w[4], n), floats(w[5], n))
+        lengths, angles, shift = (
+            int32s(at(data, w, 0), n),
+            int16s(at(data, w, 1), n),
+            floats(at(data, w, 4), 1)[0],
+        )
+        _map(lengths, angles, shift, floats(at(data, w, 2), n), floats(at(data, w, 3), n))
 
 
 def box_muller(words: Tensor, shifts: Tensor, out: Tensor) -> None:
@@ -104,7 +109,7 @@ def box_muller(words: Tensor, shifts: Tensor, out: Tensor) -> None:
         _rows(out, 4 * half, 4),
         _rows(shifts, 0, 0),
     )
-    tasks((half,) * rows, columns, 0).run(_box_muller)
+    run(_box_muller, (half,) * rows, columns)
 
 
 def _rows(matrix: Tensor, offset: int, itemsize: int) -> Column:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from lightning_sgmcmc.kernels.compiler import doubles, entry, floats, sum_loop, take
-from lightning_sgmcmc.kernels.threads import each, lengths_of, tasks
+from lightning_sgmcmc.kernels.compiler import at, entry, floats, sum_loop, sums, take
+from lightning_sgmcmc.kernels.threads import each, lengths_of, run
 
 _ZERO = np.float32(0)
 
@@ -27,9 +27,9 @@ def _total(data):  # type: ignore[no-untyped-def]
         w = take(data)
         if len(w) == 0:
             return
-        doubles(w[3], 1)[0] = _sum(floats(w[2], w[0]))
+        sums(data, w)[0] = _sum(floats(at(data, w, 0), w[0]))
 
 
 def total(tensors: Sequence[Tensor]) -> float:
     """Return the sum of all entries."""
-    return float(tasks(lengths_of(tensors), (each(tensors),), 0, sums=1).run(_total)[0])
+    return float(run(_total, lengths_of(tensors), (each(tensors),), sums=1)[0])

@@ -10,9 +10,10 @@ which: the number of threads changes no bit.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from lightning_sgmcmc.kernels.compiler import HEADER
 
 #: Numbers in a task: a few vectors of them fit into a core's own cache.
 CHUNK = 8192
@@ -45,7 +44,7 @@ class Column(NamedTuple):
     Args:
         addresses: One for each vector.
         itemsize: Bytes of a number.
-        narrow: Whether a vector has one number where others have ``Tasks.sizes``.
+        narrow: Whether an element is one number, also where it is more in other columns.
     """
 
     addresses: tuple[int, ...]
@@ -70,65 +69,73 @@ def lengths_of(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(t.numel() for t in tensors)
 
 
-class Tasks:
-    """Pieces of some vectors, of about :data:`CHUNK` numbers each, laid out for an entry.
-
-    The words of a task are the count of its elements, the numbers that make an element, an
-    address for each column, and that of its sums.
+class Layout:
+    """Pieces of some vectors, of about :data:`CHUNK` numbers each: what a thread takes at a time.
 
     Args:
         lengths: Elements of each vector.
-        columns: The arguments.
-        numbers: Count of numbers that all tasks share.
-        sums: Count of sums that each task leaves.
-        sizes: Numbers that make an element of each vector, 1 unless given.
+        sizes: Numbers that make an element of each vector.
+        itemsizes: Bytes of a number, for each column.
+        narrow: Whether an element is one number, for each column.
     """
 
     def __init__(
         self,
         lengths: tuple[int, ...],
-        columns: tuple[Column, ...],
-        numbers: int,
-        sums: int = 0,
-        sizes: tuple[int, ...] | None = None,
+        sizes: tuple[int, ...],
+        itemsizes: tuple[int, ...],
+        narrow: tuple[bool, ...],
     ) -> None:
-        sizes = sizes or (1,) * len(lengths)
-        rows = []
+        rows: list[list[int]] = []
         for v, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
             step = max(1, CHUNK // size)
             for start in range(0, length, step):
-                places = [
-                    c.addresses[v] + c.itemsize * start * (1 if c.narrow else size) for c in columns
+                offsets = [
+                    start * bytes_ * (1 if single else size)
+                    for bytes_, single in zip(itemsizes, narrow, strict=True)
                 ]
-                rows.append([min(step, length - start), size, *places, 0])
-        self.sums = np.zeros((len(rows), sums))
-        table = np.array(rows, dtype=np.int64)
-        table[:, -1] = self.sums.ctypes.data + self.sums.strides[0] * np.arange(len(rows))
-        header = [0, *table.shape, numbers]
-        self._words = np.concatenate([header, np.zeros(numbers, np.int64), table.ravel()])
-        self._numbers = self._words[HEADER : HEADER + numbers].view(np.float64)
-        self._address = self._words.ctypes.data
-
-    def run(self, entry: Any, *numbers: float) -> NDArray[np.float64]:
-        """Do all tasks.
-
-        Args:
-            entry: What :func:`~lightning_sgmcmc.kernels.compiler.entry` compiled.
-            numbers: What all tasks share.
-
-        Returns:
-            The sums, added over the tasks.
-        """
-        self._words[0] = 0
-        self._numbers[:] = numbers
-        threads, start = min(torch.get_num_threads(), len(self.sums)), _openmp()
-        if threads == 1 or start is None:
-            entry.ctypes(self._address)
-        else:
-            start(entry.address, self._address, threads, 0)
-        total: NDArray[np.float64] = self.sums.sum(0)
-        return total
+                rows.append([min(step, length - start), size, len(rows), v, *offsets])
+        #: The words of each piece, see :func:`~lightning_sgmcmc.kernels.compiler.take`.
+        self.words = np.array(rows, dtype=np.int64)
+        self.count, self.width = self.words.shape
+        self.address = self.words.ctypes.data
 
 
-#: Tasks by their arguments: most tensors stay where they are from step to step.
-tasks = lru_cache(maxsize=64)(Tasks)
+layout = lru_cache(maxsize=256)(Layout)
+
+
+def run(
+    entry: Any,
+    lengths: tuple[int, ...],
+    columns: Sequence[Column],
+    numbers: Sequence[float] = (),
+    sums: int = 0,
+    sizes: tuple[int, ...] | None = None,
+) -> NDArray[np.float64]:
+    """Run a loop over some vectors.
+
+    Args:
+        entry: What :func:`~lightning_sgmcmc.kernels.compiler.entry` compiled.
+        lengths: Elements of each vector.
+        columns: Its arguments.
+        numbers: What all tasks share.
+        sums: Count of sums that each task leaves.
+        sizes: Numbers that make an element of each vector, 1 unless given.
+
+    Returns:
+        The sums, added over the tasks.
+    """
+    addresses, itemsizes, narrow = zip(*columns, strict=True)
+    plan = layout(lengths, sizes or (1,) * len(lengths), itemsizes, narrow)
+    found = np.zeros((plan.count, sums))
+    shared = array("d", numbers)
+    header = [0, plan.count, plan.width, plan.address, len(lengths), len(shared)]
+    header += [shared.buffer_info()[0], sums, found.ctypes.data if sums else 0]
+    words = array("q", chain(header, *addresses))
+    address, threads, start = words.buffer_info()[0], torch.get_num_threads(), _openmp()
+    if start is None or threads == 1 or plan.count == 1:
+        entry.ctypes(address)
+    else:
+        start(entry.address, address, min(threads, plan.count), 0)
+    total: NDArray[np.float64] = found.sum(0)
+    return total
