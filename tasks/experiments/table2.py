@@ -42,12 +42,15 @@ METHODS = ("sgld", "hasgld1", "hasgld2")
 
 #: Fields in a minibatch, and passes by Adam, until C freezes, and of sampling.
 BATCH = {"paper": 32, "unet": 16}
-PASSES = {"paper": (60, 5, 20), "unet": (80, 5, 20)}
+PASSES = {"paper": (40, 2, 10), "unet": (40, 2, 10)}
+#: Fraction of the largest stable step: in proportion to the batch, for the gradient's noise heats
+#: the chain by about the fraction times N over the batch.
+FRACTION = {"paper": 0.01, "unet": 0.005}
 #: Power of kappa that stands before the network, see FlowNet.
 POWER = {"additive": 1.0, "lognormal": 0.5}
 TRAINING = 1200
 #: Momentum of the chain and fraction of the largest stable step that were tried.
-CHAINS = ((0.99, 0.1), (0.99, 0.3), (0.998, 0.1))
+CHAINS = ((0.99, 0.1), (0.99, 0.02), (0.99, 0.005))
 
 
 def cells() -> list[Cell | Study]:
@@ -140,7 +143,8 @@ def _lengths(net: Net) -> list[str]:
     return [
         f"--model.burn_in_optimizer.steps={adam}",
         f"--model.burn_in={adam + settle}",
-        f"--model.thinning={batches}",
+        f"--model.step_fraction={FRACTION[net]}",
+        f"--model.thinning={batches // 2}",
         f"--trainer.max_steps={adam + settle + sample}",
     ]
 

@@ -44,7 +44,7 @@ def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
     assert model["sampler"]["init_args"]["temperature"] == 1.0
     assert 0 < model["burn_in_optimizer"]["steps"] < model["burn_in"]
     batches = -(-(1300 - data["num_val"]) // data["batch_size"])
-    assert model["thinning"] == batches  # a draw every pass
+    assert model["thinning"] == batches // 2
     for steps in (model["burn_in"], content["trainer"]["max_steps"]):
         assert steps % batches == 0
     assert (model["noise"], data["num_val"]) == ("held_out", 100)
@@ -75,6 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model.net.groups": 2,
         "model.burn_in_optimizer.steps": 20,
         "model.burn_in": 24,
+        "model.step_fraction": 0.1,
         "model.thinning": 2,
         "trainer.max_steps": 32,
         "trainer.logger": "false",
