@@ -3,7 +3,8 @@
 Each cell is run from three beginnings, which the table names:
 
 - ``burnin``: Adam for 80 passes with gradual pruning, then the method's own chain at T = 1, its
-  noise scale from the residuals of that point. It samples its posterior.
+  noise scale from the residuals of that point. It has the posterior for its law, but is too short
+  to leave the place where Adam ended.
 - ``random``: the chain at T = 1 from random weights, pruned during its burn-in, with a given noise
   scale of 1 % of the flow's size. It samples its posterior as far as it has reached it.
 - ``printed``: HASGLD-SA's Algorithm 2 as printed, with its normalised steps, from random weights.

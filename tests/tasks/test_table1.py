@@ -172,8 +172,8 @@ def test_file_that_is_given_is_preferred_to_the_one_that_lies_there(
 def test_layers_of_the_real_file_are_what_they_are_called(tmp_path: Path) -> None:
     """The crops are the file's, read here on their own, and smooth or channelised as named.
 
-    The largest twentieth of the steps from cell to cell tells the two apart: two thirds of a decade
-    or less through all of layers 1 to 35, and a decade or more below.
+    The largest twentieth of the steps from cell to cell in y tells the two apart: it begins at 0.7
+    decades or less in all of layers 1 to 35, and at one decade or more below.
     """
     root = os.environ.get("SGMCMC_DATA_ROOT")
     path = Path(root or "") / "spe10" / "spe_perm.dat.xz"
