@@ -3,7 +3,8 @@
 A step is zero_grad, forward, backward and the sampler's own step on one fixed minibatch of 100 of
 the network 784-400-400-10 (478,410 weights). Every round times a block of steps of each method
 in a random order; the table gives the median over the rounds of the ratio to that round's SGD,
-and the quartiles.
+and the quartiles. On a CPU with Numba, samplers are timed with the compiled loops of
+``lightning_sgmcmc.kernels`` (backend "numba") and without ("torch").
 
     python scripts/bench/steps.py [--rounds 40] [--block 20] [--threads N] [--device cpu]
 
@@ -13,6 +14,7 @@ On a busy machine, ``--threads 1 --cpu-time`` counts the process's own time inst
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import sys
@@ -47,6 +49,7 @@ from lightning_sgmcmc import (
     RMSProp,
     Sampler,
     Target,
+    kernels,
 )
 from lightning_sgmcmc.statistics import PerExample
 
@@ -107,13 +110,25 @@ def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) 
     return step
 
 
-def methods(device: torch.device) -> dict[str, Step]:
-    """Return every method to time, SGD first."""
-    ours: dict[str, Any] = {"num_data": N, "prior": GaussianPrior(PRIOR), "seed": 0}
+def peers(device: torch.device) -> dict[str, Step]:
+    """Return what the samplers are compared with, SGD first."""
     table = {
         "torch SGD": step_of(lambda p: torch.optim.SGD(p, LR), device),
         "torch SGD, momentum": step_of(lambda p: torch.optim.SGD(p, LR, momentum=0.9), device),
         "torch RMSprop": step_of(lambda p: torch.optim.RMSprop(p, LR), device),
+    }
+    if find_spec("torch_sgld") is not None:
+        peer = import_module("torch_sgld")
+        table["torch-sgld SGLD (peer)"] = step_of(
+            lambda p: peer.SGLD(p, lr=LR, temperature=1 / N), device
+        )
+    return table
+
+
+def samplers(device: torch.device) -> dict[str, Step]:
+    """Return every sampler to time."""
+    ours: dict[str, Any] = {"num_data": N, "prior": GaussianPrior(PRIOR), "seed": 0}
+    return {
         "SGLD": step_of(lambda p: SGLD(p, LR, **ours), device),
         "SGLD, moment-matched": step_of(
             lambda p: SGLD(p, LR, increments="moment-matched", **ours), device
@@ -141,11 +156,22 @@ def methods(device: torch.device) -> dict[str, Step]:
         "HASGLD, adapting": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device),
         "HASGLD, frozen": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device, 5),
     }
-    if find_spec("torch_sgld") is not None:
-        peer = import_module("torch_sgld")
-        table["torch-sgld SGLD (peer)"] = step_of(
-            lambda p: peer.SGLD(p, lr=LR, temperature=1 / N), device
-        )
+
+
+def methods(device: torch.device) -> dict[tuple[str, str], Step]:
+    """Return what to time by name and backend, warmed up, SGD first."""
+    table = {(name, "torch"): step for name, step in peers(device).items()}
+    for wish in ("off", "auto"):
+        os.environ[kernels.VARIABLE] = wish
+        backend = kernels.chosen(device, torch.float32)
+        if wish == "off" or backend != "torch":
+            made = samplers(device)
+            table |= {(name, backend): step for name, step in made.items()}
+            for step in made.values():  # the first step decides on the backend
+                step()
+    for warm in table.values():
+        for _ in range(5):
+            warm()
     return table
 
 
@@ -163,12 +189,10 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     table = methods(device)
-    names = list(table)
+    rank = [name for name, _ in table]
+    names = sorted(table, key=lambda row: rank.index(row[0]))
     order = np.random.default_rng(0)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for warm in table.values():
-        for _ in range(5):
-            warm()
+    seconds: dict[tuple[str, str], list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for i in order.permutation(len(names)):
             step = table[names[i]]
@@ -184,13 +208,14 @@ def main() -> None:
 
     print(hardware(device))
     print(f"784-400-400-10, batch {BATCH}; {args.rounds} rounds of {args.block}; {clock.__name__}")
-    print(f"{'method':<26}{'x SGD':>8}{'quartiles':>16}{'ms':>9}")
-    base = seconds["torch SGD"]
-    for name in names:
-        ratios = [s / b for s, b in zip(seconds[name], base, strict=True)]
+    print(f"{'method':<26}{'backend':>8}{'x SGD':>8}{'quartiles':>16}{'ms':>9}")
+    base = seconds["torch SGD", "torch"]
+    for name, backend in names:
+        ratios = [s / b for s, b in zip(seconds[name, backend], base, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        milliseconds = 1e3 * statistics.median(seconds[name])
-        print(f"{name:<26}{middle:>8.2f}{f'{low:.2f} to {high:.2f}':>16}{milliseconds:>9.2f}")
+        milliseconds = 1e3 * statistics.median(seconds[name, backend])
+        spread = f"{low:.2f} to {high:.2f}"
+        print(f"{name:<26}{backend:>8}{middle:>8.2f}{spread:>16}{milliseconds:>9.2f}")
 
 
 def hardware(device: torch.device) -> str:
