@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,7 +42,11 @@ class Examples:
         if not lengths:
             raise RuntimeError("the batch holds no tensor with an axis of examples")
         self.count = lengths[0]
-        self._carry = tree_map(self._carries, batch)
+
+    @cached_property
+    def _carry(self) -> Any:
+        """Which leaves carry examples."""
+        return tree_map(self._carries, self.batch)
 
     def _carries(self, leaf: Any) -> bool:
         return (

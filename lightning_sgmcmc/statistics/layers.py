@@ -97,8 +97,9 @@ def _padding(layer: nn.Conv2d) -> list[int]:
 
 def accumulate_outer_(average: Tensor, g: Tensor, a: Tensor, beta: float, alpha: float) -> None:
     """Add alpha sum_b g_b a_b' to beta average: [K, B, out] and [K, B, in] give [K, out, in]."""
-    g, a = g.to(average.dtype), a.to(average.dtype)
-    if len(average) == 1:
+    if not g.dtype == a.dtype == average.dtype:
+        g, a = g.to(average.dtype), a.to(average.dtype)
+    if average.shape[0] == 1:
         average[0].addmm_(g[0].T, a[0], beta=beta, alpha=alpha)
     else:
         average.baddbmm_(g.transpose(-1, -2), a, beta=beta, alpha=alpha)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
 
 
 class Records:
@@ -71,8 +71,18 @@ class Tap(torch.autograd.Function):
         return tapped, 0
 
 
-# Function.apply asks for it each time, and working it out takes longer than the copy.
-Tap.forward.__signature__ = signature(Tap.forward)  # type: ignore[attr-defined]
+class PlainTap(torch.autograd.Function):
+    """A tap outside ``torch.func``, where a context made apart would cost more than the copy."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: Tensor, activation: Tensor, records: Records, layer: int
+    ) -> Tensor:
+        """Return a copy of ``output``, keeping the activation until the gradient comes."""
+        ctx.activation, ctx.records, ctx.layer = activation, records, layer
+        return output.clone()
+
+    backward = Tap.backward
 
 
 @contextmanager
@@ -84,7 +94,8 @@ def tapped(layers: Mapping[int, nn.Module], records: Records) -> Iterator[None]:
             if not torch.is_grad_enabled():
                 return output
             activation = args[0] if args else kwargs["input"]
-            result: Tensor = Tap.apply(output, activation.detach(), records, number)
+            kind = Tap if _are_functorch_transforms_active() else PlainTap
+            result: Tensor = kind.apply(output, activation.detach(), records, number)
             return result
 
         return tap
