@@ -27,6 +27,15 @@ def _dot(x, y):  # type: ignore[no-untyped-def]
     return total
 
 
+@sum_loop
+def _dots(x, y, z):  # type: ignore[no-untyped-def]
+    with_y = with_z = _ZERO
+    for i in range(len(x)):
+        with_y += x[i] * y[i]
+        with_z += x[i] * z[i]
+    return with_y, with_z
+
+
 @loop
 def _pull(gradient, theta, a, b):  # type: ignore[no-untyped-def]
     for i in range(len(gradient)):
@@ -49,8 +58,7 @@ def _project(data):  # type: ignore[no-untyped-def]
             _pull(gradient, floats(at(data, w, 3), n), a, b)
         for j in range(count):
             row = floats(at(data, w, 2) + 4 * length * j, n)
-            found[j] = _dot(row, gradient)
-            found[count + j] = _dot(row, z)
+            found[j], found[count + j] = _dots(row, gradient, z)
 
 
 @loop

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 #: Numbers in a task: a few vectors of them fit into a core's own cache.
-CHUNK = 8192
+CHUNK = 2048
 
 
 @cache
