@@ -12,10 +12,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# What an entry gets, in words: the next task, how many there are, the words of one and where they
-# lie, the count of vectors, count and place of the numbers, count and place of the sums; then where
-# each column has each vector.
-_HEADER = 9
+# What an entry gets, in words: the addresses of the functions that give a thread's number and the
+# count of threads (0 if there is one thread), the count of parts, the address of each part's first
+# task and of the tasks, the words of a task, the count of vectors, count and address of the
+# numbers, count and address of the sums; then where each column has each vector.
+_HEADER = 11
 
 carray: Any = numba.carray  # type: ignore[attr-defined]
 
@@ -33,8 +34,8 @@ def entry(function: Callable[[Any], None]) -> Any:
     """Compile what a thread runs, or fetch what an earlier process compiled.
 
     It gets the address of what :func:`~lightning_sgmcmc.kernels.threads.run` lays out, of which
-    :func:`numbers` and :func:`take` hand out the parts. What is kept follows the file of the
-    entry alone: a change to this one needs the folders of caches removed.
+    :func:`numbers`, :func:`share` and :func:`task` hand out the parts. What is kept follows the
+    file of the entry alone: a change to this one needs the folders of caches removed.
     """
     return numba.cfunc(types.void(types.voidptr), cache=True, error_model="numpy")(function)
 
@@ -50,52 +51,60 @@ def _pointer(typing_context, address):  # type: ignore[no-untyped-def]
 
 
 @_intrinsic
-def _increment(typing_context, pointer):  # type: ignore[no-untyped-def]
-    """Add one to the integer at a pointer, which other threads may do too; return the old one."""
+def _call(typing_context, address):  # type: ignore[no-untyped-def]
+    """Call a C function without arguments that returns an int."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        word = ir.IntType(64)
-        place = builder.bitcast(arguments[0], word.as_pointer())
-        return builder.atomic_rmw("add", place, word(1), "monotonic")
+        function = ir.FunctionType(ir.IntType(32), []).as_pointer()
+        return builder.call(builder.inttoptr(arguments[0], function), [])
 
-    return types.int64(types.voidptr), generate
+    return types.int32(types.int64), generate
 
 
 @loop
 def numbers(data):  # type: ignore[no-untyped-def]
     """Return the numbers that all tasks share, in float64."""
     header = carray(data, _HEADER, np.int64)
-    return carray(_pointer(header[6]), header[5], np.float64)
+    return carray(_pointer(header[8]), header[7], np.float64)
 
 
 @loop
-def take(data):  # type: ignore[no-untyped-def]
-    """Return the words of the next task, none if all are taken.
+def share(data):  # type: ignore[no-untyped-def]
+    """Return this thread's first task and the one after its last."""
+    header = carray(data, _HEADER, np.int64)
+    thread, threads, parts = np.int64(0), np.int64(1), header[2]
+    if header[0] != 0:
+        thread, threads = np.int64(_call(header[0])), np.int64(_call(header[1]))
+    firsts = carray(_pointer(header[3]), parts + 1, np.int64)
+    return firsts[thread * parts // threads], firsts[(thread + 1) * parts // threads]
 
-    They are the count of its elements, the numbers that make an element, the task's number, its
-    vector's, and how many bytes after that vector's beginning it begins in each column.
+
+@loop
+def task(data, number):  # type: ignore[no-untyped-def]
+    """Return the words of a task.
+
+    They are the count of its elements, the numbers that make an element, where it leaves its sums,
+    the number of its vector, and how many bytes after that vector's beginning it begins in each
+    column.
     """
     header = carray(data, _HEADER, np.int64)
-    count, width = header[1], header[2]
-    task = _increment(data)
-    words = carray(_pointer(header[3]), count * width, np.int64)
-    return words[task * width : (task + 1) * width] if task < count else words[:0]
+    return carray(_pointer(header[4] + 8 * number * header[5]), header[5], np.int64)
 
 
 @loop
-def at(data, task, column):  # type: ignore[no-untyped-def]
-    """Return the address at which a task begins in a column."""
-    vectors = carray(data, _HEADER, np.int64)[4]
-    place = _HEADER + column * vectors + task[3]
-    return carray(data, place + 1, np.int64)[place] + task[4 + column]
+def at(data, words, column):  # type: ignore[no-untyped-def]
+    """Return the address at which a task of these words begins in a column."""
+    vectors = carray(data, _HEADER, np.int64)[6]
+    place = _HEADER + column * vectors + words[3]
+    return carray(data, place + 1, np.int64)[place] + words[4 + column]
 
 
 @loop
-def sums(data, task):  # type: ignore[no-untyped-def]
-    """Return where a task leaves its sums, in float64."""
+def sums(data, words):  # type: ignore[no-untyped-def]
+    """Return where a task of these words leaves its sums, in float64."""
     header = carray(data, _HEADER, np.int64)
-    count = header[7]
-    return carray(_pointer(header[8] + 8 * count * task[2]), count, np.float64)
+    count = header[9]
+    return carray(_pointer(header[10] + 8 * count * words[2]), count, np.float64)
 
 
 @inline

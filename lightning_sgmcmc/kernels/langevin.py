@@ -19,8 +19,9 @@ from lightning_sgmcmc.kernels.compiler import (
     int8s,
     loop,
     numbers,
+    share,
     sum_loop,
-    take,
+    task,
 )
 from lightning_sgmcmc.kernels.threads import along, each, lengths_of, run
 
@@ -38,10 +39,9 @@ def _identity(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     lr, size = np.float32(shared[0]), np.float32(shared[1])
     a, b = np.float32(shared[2]), np.float32(shared[3])
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         n = w[0]
         theta, gradient, odd = (
             floats(at(data, w, 0), n),
@@ -86,10 +86,9 @@ def _diagonal(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     damping, lr, size = np.float32(shared[0]), np.float32(shared[1]), np.float32(shared[2])
     a, b = np.float32(shared[3]), np.float32(shared[4])
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         n = w[0]
         theta, gradient, z = (
             floats(at(data, w, 0), n),
@@ -137,10 +136,9 @@ def _quasi_diagonal(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     damping, lr, size = np.float32(shared[0]), np.float32(shared[1]), np.float32(shared[2])
     a, b = np.float32(shared[3]), np.float32(shared[4])
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         units, inputs = w[0], w[1]
         n = units * inputs
         theta, gradient, z = (

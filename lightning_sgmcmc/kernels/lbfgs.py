@@ -12,7 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_sgmcmc.kernels.compiler import at, entry, floats, loop, numbers, sum_loop, sums, take
+from lightning_sgmcmc.kernels.compiler import (
+    at,
+    entry,
+    floats,
+    loop,
+    numbers,
+    share,
+    sum_loop,
+    sums,
+    task,
+)
 from lightning_sgmcmc.kernels.threads import along, each, lengths_of, run
 
 Doubles = NDArray[np.float64]
@@ -47,10 +57,9 @@ def _project(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     count, length = int(shared[0]), int(shared[1])
     a, b = np.float32(shared[2]), np.float32(shared[3])
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         n = w[0]
         gradient, z = floats(at(data, w, 0), n), floats(at(data, w, 1), n)
         found = sums(data, w)
@@ -78,10 +87,9 @@ def _combine(data):  # type: ignore[no-untyped-def]
     shared = numbers(data)
     size, lr, length = np.float32(shared[0]), np.float32(shared[1]), int(shared[2])
     weights = shared[3:]
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         n = w[0]
         z = floats(at(data, w, 2), n)
         _scale(z, floats(at(data, w, 1), n), size, lr)
@@ -98,10 +106,9 @@ def _sum_of(x, y, out):  # type: ignore[no-untyped-def]
 
 @entry
 def _pair(data):  # type: ignore[no-untyped-def]
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         n = w[0]
         step, change, found = floats(at(data, w, 4), n), floats(at(data, w, 5), n), sums(data, w)
         _sum_of(floats(at(data, w, 0), n), floats(at(data, w, 1), n), step)

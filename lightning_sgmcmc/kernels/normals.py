@@ -25,7 +25,8 @@ from lightning_sgmcmc.kernels.compiler import (
     int16s,
     int32s,
     loop,
-    take,
+    share,
+    task,
 )
 from lightning_sgmcmc.kernels.threads import Column, run
 
@@ -79,10 +80,9 @@ def _map(lengths, angles, shift, first, second):  # type: ignore[no-untyped-def]
 
 @entry
 def _box_muller(data):  # type: ignore[no-untyped-def]
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         n = w[0]
         lengths, angles, shift = (
             int32s(at(data, w, 0), n),

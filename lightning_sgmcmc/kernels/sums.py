@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from lightning_sgmcmc.kernels.compiler import at, entry, floats, sum_loop, sums, take
+from lightning_sgmcmc.kernels.compiler import (
+    at,
+    entry,
+    floats,
+    share,
+    sum_loop,
+    sums,
+    task,
+)
 from lightning_sgmcmc.kernels.threads import each, lengths_of, run
 
 _ZERO = np.float32(0)
@@ -23,10 +31,9 @@ def _sum(x):  # type: ignore[no-untyped-def]
 
 @entry
 def _total(data):  # type: ignore[no-untyped-def]
-    while True:
-        w = take(data)
-        if len(w) == 0:
-            return
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
         sums(data, w)[0] = _sum(floats(at(data, w, 0), w[0]))
 
 

@@ -1,10 +1,11 @@
 """Compiled loops on the threads of torch's own operations.
 
 Between two operations the threads of an OpenMP pool wait by spinning, so that a second pool on the
-same cores, as Numba's is, would wait for the first one. GNU's OpenMP library, which torch brings on
-Linux, starts a function on its pool by a documented entry, ``GOMP_parallel``; where that library
-is not found, one thread does all. Tasks are small and fixed, and no result depends on who does
-which: the number of threads changes no bit.
+same cores, as Numba's is, would wait for the first one. GNU's OpenMP library, which torch brings
+along on Linux, starts a function on its pool by ``GOMP_parallel``, the entry that compilers call;
+where that library is not found, one thread does all. A thread gets the same part of every vector,
+as it does in torch's operations, so that much of what it needs lies in its core's cache. Tasks are
+small and fixed, and no result depends on who does which: the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -23,19 +24,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 #: Numbers in a task: a few vectors of them fit into a core's own cache.
-CHUNK = 2048
+CHUNK = 4096
 
 
 @cache
-def _openmp() -> Any:
-    """Return how torch's own GNU OpenMP library starts its threads, None if it has none."""
+def _openmp() -> tuple[Any, int, int] | None:
+    """Return what starts torch's threads, and the addresses of what numbers and counts them."""
     found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
     if len(found) != 1:
         return None
-    start = ctypes.CDLL(str(found[0])).GOMP_parallel
+    library = ctypes.CDLL(str(found[0]))
+    start = library.GOMP_parallel
     start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     start.restype = None
-    return start
+    number, count = (
+        ctypes.cast(function, ctypes.c_void_p).value or 0
+        for function in (library.omp_get_thread_num, library.omp_get_num_threads)
+    )
+    return start, number, count
 
 
 class Column(NamedTuple):
@@ -77,6 +83,7 @@ class Layout:
         sizes: Numbers that make an element of each vector.
         itemsizes: Bytes of a number, for each column.
         narrow: Whether an element is one number, for each column.
+        parts: How many parts of every vector are kept together, one for a thread.
     """
 
     def __init__(
@@ -85,20 +92,31 @@ class Layout:
         sizes: tuple[int, ...],
         itemsizes: tuple[int, ...],
         narrow: tuple[bool, ...],
+        parts: int,
     ) -> None:
-        rows: list[list[int]] = []
+        shares: list[list[list[int]]] = [[] for _ in range(parts)]
+        count = 0
         for v, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
             step = max(1, CHUNK // size)
-            for start in range(0, length, step):
+            starts = range(0, length, step)
+            for i, start in enumerate(starts):
                 offsets = [
                     start * bytes_ * (1 if single else size)
                     for bytes_, single in zip(itemsizes, narrow, strict=True)
                 ]
-                rows.append([min(step, length - start), size, len(rows), v, *offsets])
-        #: The words of each piece, see :func:`~lightning_sgmcmc.kernels.compiler.take`.
-        self.words = np.array(rows, dtype=np.int64)
-        self.count, self.width = self.words.shape
-        self.address = self.words.ctypes.data
+                words = [min(step, length - start), size, count, v, *offsets]
+                shares[i * parts // len(starts)].append(words)
+                count += 1
+        #: The words of each piece, see :func:`~lightning_sgmcmc.kernels.compiler.task`.
+        self.words = np.array([words for own in shares for words in own], dtype=np.int64)
+        #: The first piece of each part, and the count of all.
+        self.firsts = np.cumsum([0, *map(len, shares)], dtype=np.int64)
+        self.count, width = self.words.shape
+        #: Whether there is work for one thread alone.
+        self.small = bool(self.firsts[1] == self.count)
+        self.header = (
+            parts, self.firsts.ctypes.data, self.words.ctypes.data, width, len(lengths)
+        )  # fmt: skip
 
 
 layout = lru_cache(maxsize=256)(Layout)
@@ -126,16 +144,16 @@ def run(
         The sums, added over the tasks.
     """
     addresses, itemsizes, narrow = zip(*columns, strict=True)
-    plan = layout(lengths, sizes or (1,) * len(lengths), itemsizes, narrow)
-    found = np.zeros((plan.count, sums))
-    shared = array("d", numbers)
-    header = [0, plan.count, plan.width, plan.address, len(lengths), len(shared)]
-    header += [shared.buffer_info()[0], sums, found.ctypes.data if sums else 0]
-    words = array("q", chain(header, *addresses))
-    address, threads, start = words.buffer_info()[0], torch.get_num_threads(), _openmp()
-    if start is None or threads == 1 or plan.count == 1:
+    start, *functions = _openmp() or (None, 0, 0)
+    threads = torch.get_num_threads() if start else 1
+    plan = layout(lengths, sizes or (1,) * len(lengths), itemsizes, narrow, threads)
+    found, shared = np.zeros((plan.count, sums)), array("d", numbers)
+    header = (*functions, *plan.header, len(shared), shared.buffer_info()[0])
+    words = array("q", chain(header, (sums, found.ctypes.data), *addresses))
+    address = words.buffer_info()[0]
+    if start is None or plan.small:
         entry.ctypes(address)
     else:
-        start(entry.address, address, min(threads, plan.count), 0)
+        start(entry.address, address, threads, 0)
     total: NDArray[np.float64] = found.sum(0)
     return total

@@ -386,7 +386,11 @@ def test_the_number_of_threads_changes_no_bit(thread_counts: tuple[int, ...]) ->
 
 def test_pieces_cover_each_vector_once() -> None:
     lengths, sizes = (3, 20_000, 1, 700), (1, 1, 9000, 40)
-    plan = threads.layout(lengths, sizes, (4, 2), (False, True)).words
+    layout = threads.layout(lengths, sizes, (4, 2), (False, True), 3)
+    plan = layout.words[np.argsort(layout.words[:, 2])]
+    assert layout.firsts[0] == 0
+    assert layout.firsts[-1] == len(plan)
+    assert (np.diff(layout.firsts) > 0).all()
     for v, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
         mine = plan[plan[:, 3] == v]
         starts = np.concatenate([[0], np.cumsum(mine[:, 0])])
