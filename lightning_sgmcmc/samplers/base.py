@@ -314,6 +314,11 @@ class Sampler(torch.optim.Optimizer):
         if not self._pair or self._pair[0][0].device != self.params[0].device:
             self._pair = tuple([torch.empty_like(p) for p in self.params] for _ in range(2))
         moved, change = self._pair
+        if self.stream.fuses(self.params, grads, moved):
+            from lightning_sgmcmc.kernels.lbfgs import negate
+
+            negate([*self.params, *grads], [*moved, *change])
+            return moved, change
         for old, p in zip(moved, self.params, strict=True):
             torch.neg(p, out=old)
         for old, g in zip(change, grads, strict=True):

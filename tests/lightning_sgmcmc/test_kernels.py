@@ -470,7 +470,7 @@ def test_a_second_process_compiles_nothing() -> None:
         "from lightning_sgmcmc.kernels import langevin, lbfgs, normals, sums\n"
         "for e in (normals._box_muller, langevin._identity, langevin._diagonal,\n"
         "          langevin._quasi_diagonal, lbfgs._project, lbfgs._combine, lbfgs._pair,\n"
-        "          sums._total):\n"
+        "          lbfgs._negate, sums._total):\n"
         "    assert e.cache_hits == 1, e\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
