@@ -32,8 +32,8 @@ class SGLD(Sampler):
     (Marceau-Caron and Ollivier 2017, Algorithm 1), which is this class in full generality.
 
     With ``increments="moment-matched"`` z has independent entries with the first three moments of
-    a normal, out of 256 values (:meth:`~lightning_sgmcmc.noise.NoiseStream.increments`), at an
-    eighth of the cost. The chain is then of weak order 1, as it is with normals: averages are off
+    a normal, out of 128 values (:meth:`~lightning_sgmcmc.noise.NoiseStream.increments`), at a
+    third of the cost. The chain is then of weak order 1, as it is with normals: averages are off
     by O(lr), and the covariance on a Gaussian is the one above. It is **not** meant for large
     steps, at which the law of a draw shows the uniform steps that it is made of, nor for tests of
     an exact law.
