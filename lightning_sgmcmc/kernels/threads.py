@@ -97,7 +97,7 @@ class Layout:
         shares: list[list[list[int]]] = [[] for _ in range(parts)]
         count = 0
         for v, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
-            step = max(1, CHUNK // size)
+            step = max(1, CHUNK // max(1, size))
             starts = range(0, length, step)
             for i, start in enumerate(starts):
                 offsets = [
