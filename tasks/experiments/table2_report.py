@@ -176,19 +176,26 @@ def _shift(results: Results, kinds: Sequence[str]) -> list[str]:
 def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dict[str, Figure]:
     """Return the error over the number of modes, and deviation over error on other fields."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
 
     made = {}
     curves = [(kind, _curves(results, kind, terms)) for kind in kinds]
     if any(len(points) > 1 for _, found in curves for points in found.values()):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
+        names = list(dict.fromkeys(name for _, found in curves for name in found))
         for axes, (kind, found) in zip(figure.subplots(1, len(kinds)), curves, strict=True):
             for name, points in found.items():
-                axes.plot(*zip(*points, strict=True), marker="o", label=name)
+                color = f"C{names.index(name)}"
+                axes.plot(*zip(*points, strict=True), marker="o", label=name, color=color)
             axes.set(xscale="log", yscale="log", xlabel="modes p", title=f"{kind} fields")
             axes.set_xticks(terms, [str(p) for p in terms])
-            axes.minorticks_off()
+            axes.xaxis.set_minor_locator(NullLocator())
+            for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+                formatter("{x:g}")
+            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
             axes.set_ylabel("mean relative L2 error, %")
-        figure.axes[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+        figure.legend(lines.values(), lines.keys(), fontsize=7, loc="outside right upper")
         made["modes"] = figure
     for kind in kinds:
         content = results.get(f"shift-{kind}")
