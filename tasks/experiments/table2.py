@@ -40,9 +40,15 @@ NETS: tuple[Net, ...] = ("paper", "unet")
 RATES = (0.0, 0.3, 0.5)
 METHODS = ("sgld", "hasgld1", "hasgld2")
 
-#: Fields in a minibatch, and passes by Adam, until C freezes, and of sampling.
+#: Fields in a minibatch; passes by Adam, then until C freezes, and of sampling.
 BATCH = {"paper": 32, "unet": 16}
-PASSES = {"paper": (40, 2, 10), "unet": (40, 2, 10)}
+ADAM = {
+    ("paper", "additive"): 40,
+    ("paper", "lognormal"): 40,
+    ("unet", "additive"): 40,
+    ("unet", "lognormal"): 100,
+}
+SETTLE, SAMPLE = 2, 10
 #: Fraction of the largest stable step: in proportion to the batch, for the gradient's noise heats
 #: the chain by about the fraction times N over the batch.
 FRACTION = {"paper": 0.01, "unet": 0.005}
@@ -94,7 +100,7 @@ def _trial(name: str, run: Cell, *overrides: str) -> Cell:
 def network(net: Net, form: Form, kind: Kind, terms: int) -> Cell:
     """Return the run of a network on a kind of field."""
     overrides = [
-        *_lengths(net),
+        *_lengths(net, kind),
         f"--data.kind={kind}",
         f"--data.terms={terms}",
         f"--data.batch_size={BATCH[net]}",
@@ -111,7 +117,7 @@ def network(net: Net, form: Form, kind: Kind, terms: int) -> Cell:
 def method(name: str, rate: float) -> Cell:
     """Return one of the paper's cells: its network, pruned while Adam runs, and its sampler."""
     batches = _batches("paper")
-    overrides = [*_lengths("paper"), f"--data.batch_size={BATCH['paper']}"]
+    overrides = [*_lengths("paper", "additive"), f"--data.batch_size={BATCH['paper']}"]
     if name == "sgld":
         overrides += ["--model.sampler=lightning_sgmcmc.SGLD", "--model.sampler.lr=auto"]
     else:
@@ -136,16 +142,16 @@ def _batches(net: Net) -> int:
     return -(-TRAINING // BATCH[net])
 
 
-def _lengths(net: Net) -> list[str]:
+def _lengths(net: Net, kind: Kind) -> list[str]:
     """Return what says how long to run."""
     batches = _batches(net)
-    adam, settle, sample = (batches * passes for passes in PASSES[net])
+    adam = ADAM[net, kind]
     return [
-        f"--model.burn_in_optimizer.steps={adam}",
-        f"--model.burn_in={adam + settle}",
+        f"--model.burn_in_optimizer.steps={batches * adam}",
+        f"--model.burn_in={batches * (adam + SETTLE)}",
         f"--model.step_fraction={FRACTION[net]}",
         f"--model.thinning={batches // 2}",
-        f"--trainer.max_steps={adam + settle + sample}",
+        f"--trainer.max_steps={batches * (adam + SETTLE + SAMPLE)}",
     ]
 
 
