@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .darcy import DarcySolver
 from .dataset import read_checked
 from .errors import FileContentError, PdeError
 from .grid import Array
-from .locking import one_at_a_time
+from .locking import make_once
 from .progress import Progress
 from .sources import three_spot_strengths, three_spots
 from .spec import FORMAT, VERSION, SourceDataSpec
@@ -59,21 +59,13 @@ def generate(
     path = Path(path)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise PdeError(f"workers={workers!r}, expected an integer of at least 1")
-    if _finished(spec, path, progress):
-        return path
-    with one_at_a_time(path, progress):
-        if not _finished(spec, path, progress):
-            _make(spec, path, workers, progress)
+    make_once(
+        path,
+        make=partial(_make, spec, path, workers, progress),
+        check=partial(_check_same, spec, path),
+        announce=progress,
+    )
     return path
-
-
-def _finished(spec: SourceDataSpec, path: Path, progress: bool) -> bool:
-    if not path.exists():
-        return False
-    _check_same(spec, path)
-    if progress:
-        print(f"{path} is finished already, with these parameters", file=sys.stderr)
-    return True
 
 
 def _make(spec: SourceDataSpec, path: Path, workers: int, progress: bool) -> None:

@@ -1,4 +1,4 @@
-"""One process at a time makes a file; others that want it wait and find it made."""
+"""Files that are made once: one process makes each, others that want it wait and find it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +16,32 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
+
+
+def make_once(
+    path: Path, make: Callable[[], None], check: Callable[[], None], announce: bool = True
+) -> None:
+    """Make a file unless it is there, or another process is making it.
+
+    Args:
+        path: The file.
+        make: Makes it.
+        check: Raises if the file that is there is another one than would be made.
+        announce: Whether to say on stderr that it was there, or that it is waited for.
+    """
+
+    def finished() -> bool:
+        if not path.exists():
+            return False
+        check()
+        if announce:
+            print(f"{path} is finished already, with these parameters", file=sys.stderr)
+        return True
+
+    if not finished():
+        with one_at_a_time(path, announce):
+            if not finished():
+                make()
 
 
 @contextlib.contextmanager

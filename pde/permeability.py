@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import (
@@ -31,7 +30,7 @@ from .errors import FileContentError, PdeError
 from .family import DarcyFamily
 from .grid import Array, Grid
 from .kle import KarhunenLoeve, RandomPermeability
-from .locking import one_at_a_time
+from .locking import make_once
 from .progress import Progress
 from .sources import check_draw
 from .store import Store, differences, read
@@ -197,28 +196,30 @@ def generate_permeabilities(
     workers = _cores() if workers is None else workers
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise PdeError(f"workers={workers!r}, expected an integer of at least 1")
-    if _finished(spec, path, progress):
-        return path
-    with one_at_a_time(path, progress):
-        if _finished(spec, path, progress):
-            return path
-        if scheduler is not None:
-            with _cluster(scheduler) as cluster:
-                backend = cluster.agree(backend)
-                _write(spec, path, backend, cluster.computed, progress)
-        else:
-            backend = DarcyFamily(Grid(2, 2), PRESSURE, backend=backend).backend
-            _write(spec, path, backend, partial(_computed, workers=workers), progress)
+    make_once(
+        path,
+        make=partial(_make, spec, path, workers, backend, progress, scheduler),
+        check=partial(_check_same, spec, path),
+        announce=progress,
+    )
     return path
 
 
-def _finished(spec: PermeabilityDataSpec, path: Path, progress: bool) -> bool:
-    if not path.exists():
-        return False
-    _check_same(spec, path)
-    if progress:
-        print(f"{path} is finished already, with these parameters", file=sys.stderr)
-    return True
+def _make(
+    spec: PermeabilityDataSpec,
+    path: Path,
+    workers: int,
+    backend: str,
+    progress: bool,
+    scheduler: str | None,
+) -> None:
+    if scheduler is not None:
+        with _cluster(scheduler) as cluster:
+            backend = cluster.agree(backend)
+            _write(spec, path, backend, cluster.computed, progress)
+    else:
+        backend = DarcyFamily(Grid(2, 2), PRESSURE, backend=backend).backend
+        _write(spec, path, backend, partial(_computed, workers=workers), progress)
 
 
 def _cluster(scheduler: str) -> AbstractContextManager[Cluster]:
