@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.experiments import table2_report, table2_shift
 from tasks.experiments.cell import Cell, Study
+from tasks.experiments.table1 import METHODS
 from tasks.experiments.table2_references import references
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ KINDS: tuple[Kind, ...] = ("additive", "lognormal")
 TERMS = (32, 64, 128)
 NETS: tuple[Net, ...] = ("paper", "unet")
 RATES = (0.0, 0.3, 0.5)
-METHODS = ("sgld", "hasgld1", "hasgld2")
 
 #: Fields in a minibatch; passes by Adam, then until C freezes, and of sampling.
 BATCH = {"paper": 32, "unet": 16}

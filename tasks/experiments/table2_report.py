@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tasks.experiments.table1 import METHODS
 from tasks.pde_perm import TABLE_2
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 Results = dict[str, dict[str, Any] | None]
 
-METHODS = {"sgld": "SGLD", "hasgld1": "HASGLD-SA (M=1)", "hasgld2": "HASGLD-SA (M=2)"}
 NETS = {"paper": "paper's network", "unet": "U-Net"}
 FORMS = {"plain": "plain", "conservative": "projected", "physics": "projected, Darcy, symmetric"}
 

@@ -13,7 +13,7 @@ import yaml
 import pde
 from lightning_sgmcmc import cli, load_posterior
 from pde.permeability import PRESSURE
-from tasks.experiments import table2, table2_report, table2_shift
+from tasks.experiments import table2, table2_shift
 from tasks.experiments.cell import Cell, Study
 from tasks.pde_perm import TABLE_2
 
@@ -27,8 +27,8 @@ def test_names_are_unique_and_the_paper_s_cells_are_there() -> None:
     names = [cell.name for cell in (*table2.cells(), *table2.choices())]
     assert len(set(names)) == len(names)
     rates = sorted({rate for row in TABLE_2.values() for rate in row})
-    assert {f"{m}-{round(100 * r)}" for m in table2_report.METHODS for r in rates} < set(names)
-    assert set(table2_report.METHODS.values()) == set(TABLE_2)
+    assert {f"{m}-{round(100 * r)}" for m in table2.METHODS for r in rates} < set(names)
+    assert set(table2.METHODS.values()) == set(TABLE_2)
     assert {f"references-{k}-{p}" for k in table2.KINDS for p in table2.TERMS} < set(names)
 
 
@@ -51,7 +51,7 @@ def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
     assert (model["noise"], data["num_val"]) == ("held_out", 100)
     first, *rest = cell.name.split("-")
     callbacks = content["trainer"]["callbacks"] or []
-    if first in table2_report.METHODS:
+    if first in table2.METHODS:
         assert sampler == ("SGLD" if first == "sgld" else "HASGLD")
         assert (model["power"], model["conservative"], model["symmetric"]) == (0.0, False, False)
         assert [round(100 * c["init_args"]["rate"]) for c in callbacks] == (
