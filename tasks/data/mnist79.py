@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import struct
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.download import data_root, fetch
-
-_SOURCE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_FILES = {
-    "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
-}
+from tasks.data.download import data_root
+from tasks.data.images import read_idx
+from tasks.data.mnist import MNIST
 
 
 def sevens_and_nines(
@@ -35,11 +30,8 @@ def sevens_and_nines(
     Returns:
         Features [N, dimensions + 1], the last a column of ones, and labels [N].
     """
-    folder = data_root(root) / "MNIST" / "raw"
-    images, labels = (
-        read_idx(gzip.decompress(fetch(_SOURCE + name, folder / name, checksum).read_bytes()))
-        for name, checksum in _FILES.items()
-    )
+    files = MNIST.fetch(data_root(root), "train")
+    images, labels = (read_idx(gzip.decompress(file.read_bytes())) for file in files)
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero((labels == 7) | (labels == 9))
     rows = rng.choice(rows, count, replace=False)
@@ -47,16 +39,3 @@ def sevens_and_nines(
     x = pixels @ rng.standard_normal((pixels.shape[1], dimensions)) / np.sqrt(pixels.shape[1])
     x = (x - x.mean(0)) / x.std(0)
     return np.hstack([x, np.ones((count, 1))]), (labels[rows] == 9).astype(np.float64)
-
-
-def read_idx(content: bytes) -> NDArray[np.uint8]:
-    """Return the array of an IDX file of bytes.
-
-    Raises:
-        ValueError: If it is no such file.
-    """
-    if content[:3] != b"\0\0\x08":
-        raise ValueError("not an IDX file of unsigned bytes")
-    axes = content[3]
-    shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)

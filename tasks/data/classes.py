@@ -1,0 +1,256 @@
+"""Labelled examples of C classes, in memory: the base of the classifiers' data."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import BatchStream
+from lightning_sgmcmc.batches import Sampling
+
+Split = Literal["train", "val", "test"]
+#: Inputs [N, ...] and labels [N], integers from 0 to C - 1.
+Examples = tuple[NDArray[Any], NDArray[Any]]
+#: Makes inputs, float32, of what was read.
+Transform = Callable[[NDArray[Any]], NDArray[np.float32]]
+
+
+class ClassData(L.LightningDataModule):
+    """Training, validation and test examples as pairs x [B, ...] float32, y [B] int64.
+
+    A subclass gives the examples (:meth:`examples`), the number of classes (``num_classes``, at
+    the latest when the examples are read), and if it likes what turns them into inputs
+    (:meth:`transform`) and held-out sets of other data (:meth:`extras`).
+
+    Args:
+        num_val: Training examples held out for validation; below 1, the fraction of them.
+        num_test: Examples held out for testing, at random; below 1, the fraction. Only for data
+            without a test set of their own.
+        num_train: Training examples used of those that are left, chosen at random so that a
+            smaller number uses a subset; None uses all.
+        val_from: Whether validation examples are drawn at ``random`` or are the ``last`` ones.
+        batch_size: Examples in a minibatch.
+        eval_batch_size: Held-out examples that are predicted at once, a bound on memory.
+        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
+        split_seed: Seed of whatever is chosen at random here.
+
+    Raises:
+        ValueError: If a number lies outside its range.
+    """
+
+    #: C.
+    num_classes: int
+    #: Names of the classes; their numbers if empty.
+    class_names: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        num_val: int | float = 0,
+        num_test: int | float = 0,
+        num_train: int | None = None,
+        val_from: Literal["random", "last"] = "random",
+        batch_size: int = 100,
+        eval_batch_size: int = 2000,
+        sampling: Sampling = "auto",
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, number in {"num_val": num_val, "num_test": num_test}.items():
+            if number < 0 or (number >= 1 and number != int(number)):
+                raise ValueError(f"{name} is a count, or a fraction below 1, got {number}")
+        for name, count in {"num_train": num_train, "eval_batch_size": eval_batch_size}.items():
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be positive, got {count}")
+        if val_from not in ("random", "last"):
+            raise ValueError(f"val_from must be random or last, got {val_from!r}")
+        self.num_val, self.num_test, self.num_train = num_val, num_test, num_train
+        self.val_from, self.split_seed = val_from, split_seed
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.sampling = sampling
+        self._splits: dict[str, tuple[Tensor, Tensor]] = {}
+        self._extras: dict[str, tuple[Tensor, Tensor]] = {}
+
+    @abstractmethod
+    def examples(self) -> tuple[Examples, Examples | None]:
+        """Return the training examples, and the test examples if there is a test set."""
+
+    def transform(self, train: NDArray[Any]) -> Transform:
+        """Return what makes inputs of examples, given the training examples [N, ...]."""
+        return lambda x: x.astype(np.float32, copy=False)
+
+    def extras(self, test: Examples | None) -> dict[str, Examples]:
+        """Return held-out sets of other data by name, given the test examples as read."""
+        return {}
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read, check, split and transform the examples.
+
+        Raises:
+            ValueError: If no training example would be left, a label is not one of 0 to C - 1,
+                shapes differ, or an input is not finite.
+        """
+        if self._splits:
+            return
+        (x, y), test = self.examples()
+        y = self._labels("training", x, y)
+        if test is not None:
+            if self.num_test:
+                raise ValueError(
+                    f"num_test = {self.num_test}, but the data have a test set: drop it"
+                )
+            test = (test[0], self._labels("test", *test))
+        rows = self._rows(len(x))
+        raw: dict[str, Examples] = {name: (x[chosen], y[chosen]) for name, chosen in rows.items()}
+        del x
+        if test is not None:
+            raw["test"] = test
+        others = self.extras(raw.get("test"))
+        others = {name: (x, self._labels(name, x, y)) for name, (x, y) in others.items()}
+        shape = raw["train"][0].shape[1:]
+        for name, (x, _) in {**raw, **others}.items():
+            if x.shape[1:] != shape:
+                raise ValueError(
+                    f"{name} examples are of shape {x.shape[1:]}, training examples of {shape}"
+                )
+        self._warn_of_unseen({name: y for name, (_, y) in raw.items()})
+        transform = self.transform(raw["train"][0])
+        self._extras = {name: _tensors(name, transform, *pair) for name, pair in others.items()}
+        # One by one, and dropped: the largest sets fill a good part of a laptop's memory.
+        self._splits = {name: _tensors(name, transform, *raw.pop(name)) for name in tuple(raw)}
+
+    def _rows(self, total: int) -> dict[str, NDArray[np.int64]]:
+        """Return which of the examples read belong to which split, in their order."""
+        val, test = (
+            int(number) if number >= 1 else round(number * total)
+            for number in (self.num_val, self.num_test)
+        )
+        left = total - val - test
+        if left < 1:
+            held_out = f"num_val = {self.num_val}" + f" and num_test = {self.num_test}" * bool(test)
+            raise ValueError(f"{held_out} leave none of the {total} training examples: lower them")
+        if self.num_train is not None and self.num_train > left:
+            raise ValueError(
+                f"num_train = {self.num_train}, but {left} of {total} training examples are left"
+            )
+        generator = np.random.default_rng(self.split_seed)
+        if self.val_from == "last":
+            order = np.arange(total)[::-1]
+            order[val:] = generator.permutation(total - val)
+        else:
+            order = generator.permutation(total)
+        cut = val + test
+        rows = {
+            "train": order[cut : None if self.num_train is None else cut + self.num_train],
+            "val": order[:val],
+            "test": order[val:cut],
+        }
+        return {name: np.sort(chosen) for name, chosen in rows.items() if len(chosen)}
+
+    def _labels(self, name: str, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
+        """Return labels as integers after a check of every one."""
+        if len(x) != len(y) or not len(x):
+            raise ValueError(f"{name}: {len(x)} examples and {len(y)} labels; equally many, not 0")
+        numeric = np.issubdtype(y.dtype, np.number)
+        if y.ndim != 1 or not numeric or np.iscomplexobj(y):
+            raise ValueError(
+                f"{name} labels are one integer an example, got {y.dtype} of shape {y.shape}"
+            )
+        with np.errstate(invalid="ignore"):
+            wrong = (y != np.floor(y)) | ~((y >= 0) & (y < self.num_classes))
+        if wrong.any():
+            first = int(wrong.argmax())
+            raise ValueError(
+                f"{name} example {first} has label {y[first]}: labels are integers from 0 to "
+                f"{self.num_classes - 1}"
+            )
+        return y.astype(np.int64)
+
+    def _warn_of_unseen(self, labels: dict[str, NDArray[np.int64]]) -> None:
+        counts = {name: np.bincount(y, minlength=self.num_classes) for name, y in labels.items()}
+        unseen = []
+        for c in np.flatnonzero(counts["train"] == 0):
+            found = [f"{counts[n][c]} in {n}" for n in counts if counts[n][c]]
+            if found:
+                name = f" ({self.class_names[c]})" if self.class_names else ""
+                unseen.append(f"class {c}{name}: {', '.join(found)}")
+        if unseen:
+            rank_zero_warn(f"no training example of {'; '.join(unseen)}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.tensors("train")[0].shape[1:])
+
+    def tensors(self, name: Split) -> tuple[Tensor, Tensor]:
+        """Return inputs [N, ...] and labels [N] of a split.
+
+        Raises:
+            RuntimeError: Before :meth:`setup`.
+            KeyError: If the data have no such split.
+        """
+        if not self._splits:
+            raise RuntimeError("call prepare_data() and setup() first")
+        if name not in self._splits:
+            raise KeyError(f"no split {name!r}: there are {', '.join(self._splits)}")
+        return self._splits[name]
+
+    def train_dataloader(self) -> BatchStream:
+        """Return the minibatch stream."""
+        return BatchStream(self.tensors("train"), self.batch_size, self.sampling)
+
+    def val_dataloader(self) -> Any:
+        """Return the validation examples in order, an empty list if none are held out."""
+        return self._loader(self._splits.get("val"))
+
+    def test_dataloader(self) -> Any:
+        """Return the test examples in order, an empty list if there are none."""
+        return self._loader(self._splits.get("test"))
+
+    def extra_dataloaders(self) -> dict[str, Any]:
+        """Return the held-out sets of other data by name, nothing if there are none."""
+        return {name: self._loader(pair) for name, pair in self._extras.items()}
+
+    def _loader(self, pair: tuple[Tensor, Tensor] | None) -> Any:
+        return [] if pair is None else DataLoader(TensorDataset(*pair), self.eval_batch_size)
+
+
+def standardiser(train: NDArray[Any]) -> Transform:
+    """Return what gives features [N, D] mean 0 and variance 1 (of N) over the training examples.
+
+    Features that are constant there are shifted only.
+    """
+    # Column by column: sums in float64 without a copy of the whole in it.
+    mean = np.array([column.mean(dtype=np.float64) for column in train.T])
+    scale = np.array([column.std(dtype=np.float64) for column in train.T])
+    constant = np.array([column.min() == column.max() for column in train.T])
+    mean[constant], scale[constant] = train[0, constant], 1.0
+
+    def apply(x: NDArray[Any]) -> NDArray[np.float32]:
+        result = np.empty(x.shape, np.float32)
+        for j in range(x.shape[1]):
+            result[:, j] = (x[:, j] - mean[j]) / scale[j]
+        return result
+
+    return apply
+
+
+def _tensors(
+    name: str, transform: Transform, x: NDArray[Any], y: NDArray[np.int64]
+) -> tuple[Tensor, Tensor]:
+    inputs = torch.from_numpy(np.ascontiguousarray(transform(x)))
+    finite = inputs.flatten(1).isfinite().all(1)
+    if not finite.all():
+        first = int((~finite).int().argmax())
+        raise ValueError(
+            f"{name} example {first} holds a number that is not finite: fill it or drop the example"
+        )
+    return inputs, torch.from_numpy(y)
