@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU}
+_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "sigmoid": nn.Sigmoid}
 
 
 class MLP(nn.Module):
@@ -17,7 +17,7 @@ class MLP(nn.Module):
 
     Args:
         hidden: Units of the hidden layers; none makes a linear map.
-        activation: ``relu``, ``tanh`` or ``silu``.
+        activation: ``relu``, ``tanh``, ``silu`` or ``sigmoid``.
         inputs: Features of x; None leaves it to the data, by :meth:`build`.
         outputs: Outputs.
 
@@ -28,7 +28,7 @@ class MLP(nn.Module):
     def __init__(
         self,
         hidden: Sequence[int] = (50,),
-        activation: Literal["relu", "tanh", "silu"] = "relu",
+        activation: Literal["relu", "tanh", "silu", "sigmoid"] = "relu",
         inputs: int | None = None,
         outputs: int = 1,
     ) -> None:

@@ -1,0 +1,20 @@
+"""What networks of images ask of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+def check_image(image: Sequence[int]) -> None:
+    """Raise ValueError unless these are an image's channels, height and width."""
+    if len(image) != 3 or min(image) < 1:
+        raise ValueError(f"image must be channels, height and width, got {list(image)}")
+
+
+def check_images(x: Tensor, image: Sequence[int]) -> None:
+    """Raise ValueError unless x is [B, channels, height, width] with these sizes."""
+    if x.dim() != 4 or tuple(x.shape[1:]) != tuple(image):
+        wanted = ", ".join(str(n) for n in image)
+        raise ValueError(f"the net takes images [B, {wanted}], got {list(x.shape)}")
