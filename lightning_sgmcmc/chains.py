@@ -27,9 +27,8 @@ class _Method(nn.Module):
         super().__init__()
         self.module, self.method = module, method
 
-    def forward(self, batch: Any) -> Tensor:
-        result: Tensor = getattr(self.module, self.method)(batch)
-        return result
+    def forward(self, batch: Any) -> Any:
+        return getattr(self.module, self.method)(batch)
 
 
 class ChainStack(nn.Module):
@@ -59,7 +58,7 @@ class ChainStack(nn.Module):
     def __len__(self) -> int:
         return int(self.weights[0].shape[0])
 
-    def evaluate(self, method: str, batch: Any, stacked: bool) -> Tensor:
+    def evaluate(self, method: str, batch: Any, stacked: bool) -> Any:
         """Return ``module.method(batch)`` under the weights of every chain, [K, ...].
 
         Args:
@@ -72,14 +71,12 @@ class ChainStack(nn.Module):
             self._methods[method] = _Method(self.template, method)  # type: ignore[arg-type]
         call = self._methods[method]
 
-        def one(weights: dict[str, Tensor], example: Any) -> Tensor:
-            result: Tensor = functional_call(call, weights, (example,), tie_weights=self._tied)
-            return result
+        def one(weights: dict[str, Tensor], example: Any) -> Any:
+            return functional_call(call, weights, (example,), tie_weights=self._tied)
 
         weights = dict(zip([f"module.{name}" for name in self.names], self.weights, strict=True))
         evaluate = vmap(one, in_dims=(0, 0 if stacked else None), randomness="error")
-        result: Tensor = evaluate(weights, batch)
-        return result
+        return evaluate(weights, batch)
 
     def state_of(self, chain: int) -> dict[str, Tensor]:
         """Return the weights of one chain by name, as views."""

@@ -152,6 +152,17 @@ class SGMCMCModule(L.LightningModule):
         """Return what the ensemble averages, [B, ...]."""
         raise TypeError(f"{type(self).__name__} must define predictive(batch)")
 
+    def predictive_and_nll(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return :meth:`predictive` and :meth:`nll` of a held-out batch.
+
+        A task whose two share a forward pass overrides this to make it once.
+        """
+        return self.predictive(batch), self.nll(batch)
+
+    #: Held-out sets whose metrics are followed along the draws, for the trace; a choice that is
+    #: made by looking at them may only look at ``val``.
+    followed: tuple[str, ...] = ("val",)
+
     #: Uniform numbers that :meth:`draw_labels` takes for one example.
     label_uniforms: int = 1
 
@@ -211,7 +222,7 @@ class SGMCMCModule(L.LightningModule):
 
     # The chain.
 
-    def evaluate(self, method: str, batch: Batch, stacked: bool = False) -> Tensor:
+    def evaluate(self, method: str, batch: Batch, stacked: bool = False) -> Any:
         """Return ``nll``, ``predictive`` or another method of a batch under the chains' weights.
 
         Args:
@@ -220,11 +231,11 @@ class SGMCMCModule(L.LightningModule):
             stacked: Whether each of K chains has a batch of its own, along the first axis.
 
         Returns:
-            What the method returns, with K chains along a new first axis if there are several.
+            What the method returns, a tensor or several, with K chains along a new first axis if
+            there are several.
         """
         if self.chains is None or self._one_network:
-            result: Tensor = getattr(self, method)(batch)
-            return result
+            return getattr(self, method)(batch)
         return self.chains.evaluate(method, batch, stacked)
 
     @contextmanager
@@ -420,7 +431,7 @@ class SGMCMCModule(L.LightningModule):
         assert self.target is not None
         self.target.use(batch)
         with self.target.recording():
-            loss = self.evaluate("nll", batch, self.own_batches).mean(-1)
+            loss: Tensor = self.evaluate("nll", batch, self.own_batches).mean(-1)
             self.manual_backward(loss.sum())
         return loss
 

@@ -17,7 +17,7 @@ from lightning_sgmcmc.callbacks.run import run_folder
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
-from lightning_sgmcmc.posterior.held_out import HeldOut
+from lightning_sgmcmc.posterior.held_out import MEASURED, HeldOut
 from lightning_sgmcmc.posterior.probes import Probes, place_names, spread_evenly
 from lightning_sgmcmc.strategies import replicas
 
@@ -29,8 +29,8 @@ class KeepDraws(L.Callback):
 
     A draw is written to ``samples/chain<c>/`` within the module's budget, its predictions enter a
     :class:`~lightning_sgmcmc.metrics.PosteriorEnsemble` for each held-out set of the datamodule
-    (``val`` and ``test``), and its weights enter their running mean. Of several chains each keeps
-    the state of the same steps. All of it continues exactly from a checkpoint.
+    (``val``, ``test`` and its extra ones), and its weights enter their running mean. Of several
+    chains each keeps the state of the same steps. All of it continues exactly from a checkpoint.
 
     Attributes:
         num_draws: Draws of each chain kept so far, written or not.
@@ -44,6 +44,7 @@ class KeepDraws(L.Callback):
         self.reference: dict[str, dict[str, float]] = {}
         self._held_out: dict[str, HeldOut] = {}
         self._ensembles: dict[str, PosteriorEnsemble] = {}
+        self._totals: dict[str, Tensor] = {}
         self._mean: list[Tensor] = []
         self._mean_weight = 0.0
         self._stride = 1
@@ -51,6 +52,7 @@ class KeepDraws(L.Callback):
         self._weights: list[float] = []
         self._probes: Probes | None = None
         self._restored: dict[str, Any] | None = None
+        self._trainer: L.Trainer | None = None
 
     @property
     def held_out(self) -> dict[str, HeldOut]:
@@ -64,6 +66,7 @@ class KeepDraws(L.Callback):
             FileExistsError: If the folder holds draws and the run does not continue them.
         """
         module = _module(pl_module)
+        self._trainer = trainer
         folder = run_folder(trainer) / "samples"
         self._stores = [DrawStore(folder, c, module.draw_dtype) for c in module.chain_numbers]
         self._held_out = HeldOut.of(trainer, module)
@@ -88,7 +91,8 @@ class KeepDraws(L.Callback):
         step = trainer.global_step
         if step == module.draw_schedule.burn_in:
             for name in self._held_out:
-                self.reference[name] = self.measure_network(trainer, module, name)
+                if name in MEASURED:
+                    self.reference[name] = self.measure_network(trainer, module, name)
         if not module.draw_schedule.keeps(step):
             return
         if not (
@@ -128,11 +132,12 @@ class KeepDraws(L.Callback):
         probed: Tensor | None = None
         for i, (name, data) in enumerate(self._held_out.items()):
             ensemble = self._ensemble(name, module)
-            predicted = data.add_draw(trainer, module, ensemble, weight)
+            totals = self._totals_of(name, trainer, module, ensemble)
+            predicted = data.add_draw(trainer, module, ensemble, weight, totals)
             probed = predicted if i == 0 else probed
-            if name == "val":
+            if name in module.followed:
                 values = module.metrics(ensemble.compute(), data.examples)
-                row |= {f"val/ensemble_{key}": value for key, value in values.items()}
+                row |= {f"{name}/ensemble_{key}": value for key, value in values.items()}
         self.probes.record(module, probed)
         self.history.append(row)
         module.record({"draws": float(self.num_draws)} | {k: row[k] for k in row if "val" in k})
@@ -142,10 +147,41 @@ class KeepDraws(L.Callback):
             self._ensembles[name] = self._held_out[name].new_ensemble(module)
         return self._ensembles[name]
 
+    def _totals_of(
+        self, name: str, trainer: L.Trainer, module: SGMCMCModule, ensemble: PosteriorEnsemble
+    ) -> Tensor | None:
+        """Return each chain's own weighted sum of predictions, None for a single chain."""
+        processes = 1 if replicas(trainer).data_parallel else trainer.world_size
+        if module.num_chains * processes == 1:
+            return None
+        if name not in self._totals:
+            self._totals[name] = ensemble.total.new_zeros(module.num_chains, *ensemble.total.shape)
+        return self._totals[name]
+
     def ensemble(self, name: str) -> Prediction:
         """Return the ensemble's prediction for a held-out set."""
         prediction: Prediction = self._ensembles[name].compute()
         return prediction
+
+    def chain_means(self, name: str, trainer: L.Trainer) -> Tensor | None:
+        """Return the mean prediction of each chain's own draws for a held-out set, [K, N, ...].
+
+        Chains of all processes count; None for a single chain.
+        """
+        if name not in self._totals:
+            return None
+        total = self._joined(self._totals[name])
+        if trainer.world_size > 1 and not replicas(trainer).data_parallel:
+            total = trainer.strategy.all_gather(total).flatten(0, 1)
+        return total / float(np.sum(self._weights))
+
+    def _joined(self, totals: Tensor) -> Tensor:
+        """Return the sums [K, N, ...] over the processes that share these chains' examples."""
+        assert self._trainer is not None
+        if replicas(self._trainer).size == 1:
+            return totals
+        joined: Tensor = self._trainer.strategy.reduce(totals.clone(), reduce_op="sum")
+        return joined
 
     def measure_network(
         self, trainer: L.Trainer, module: SGMCMCModule, name: str
@@ -223,6 +259,7 @@ class KeepDraws(L.Callback):
                 ensembles[name] = {
                     k: v.clone() for k, v in ensemble.metric_state.items() if isinstance(v, Tensor)
                 }
+        totals = {name: self._joined(total) for name, total in self._totals.items()}
         draws = self._stores[0].draws if self._stores else []
         return {
             "num_draws": self.num_draws,
@@ -232,6 +269,7 @@ class KeepDraws(L.Callback):
             "weights": self._weights,
             "probes": self._probes.state_dict() if self._probes is not None else {},
             "ensembles": ensembles,
+            "totals": totals,
             "mean": self._mean,
             "mean_weight": self._mean_weight,
         }
@@ -252,6 +290,10 @@ class KeepDraws(L.Callback):
             store.draws = list(draws)
         self._mean = [m.to(device) for m in state["mean"]]
         self._mean_weight = state["mean_weight"]
+        for name, total in state["totals"].items():
+            # Of processes that share the chains, one continues their joint sums.
+            kept = total if replicas(trainer).rank == 0 else torch.zeros_like(total)
+            self._totals[name] = kept.to(device)
         for name, saved in state["ensembles"].items():
             shape = tuple(saved["total"].shape)
             ensemble = PosteriorEnsemble(shape[0], shape[1:]).to(device)

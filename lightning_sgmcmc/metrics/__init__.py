@@ -1,5 +1,13 @@
 """Metrics over ensembles of draws."""
 
+from lightning_sgmcmc.metrics.classification import (
+    Reliability,
+    agreement,
+    class_metrics,
+    entropy,
+    out_of_distribution_auroc,
+    reliability,
+)
 from lightning_sgmcmc.metrics.ensemble import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.metrics.regression import (
     band_metrics,
@@ -10,7 +18,13 @@ from lightning_sgmcmc.metrics.regression import (
 __all__ = [
     "PosteriorEnsemble",
     "Prediction",
+    "Reliability",
+    "agreement",
     "band_metrics",
+    "class_metrics",
+    "entropy",
     "gaussian_crps",
+    "out_of_distribution_auroc",
     "relative_l2_error",
+    "reliability",
 ]

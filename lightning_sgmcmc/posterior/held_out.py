@@ -18,6 +18,9 @@ from lightning_sgmcmc.strategies import replicas
 
 #: Predictions of a held-out set that every draw leaves for the diagnostics.
 PROBES = 128
+#: The held-out sets on which runs are measured; a datamodule's ``extra_dataloaders()`` may name
+#: others, such as examples of another kind, which every draw predicts too.
+MEASURED = ("val", "test")
 
 
 class HeldOut:
@@ -39,13 +42,22 @@ class HeldOut:
 
     @classmethod
     def of(cls, trainer: L.Trainer, module: SGMCMCModule) -> dict[str, HeldOut]:
-        """Return the sets ``val`` and ``test`` as far as the run has them."""
+        """Return the sets ``val`` and ``test`` as far as the run has them, then the extra ones.
+
+        Raises:
+            ValueError: If an extra set has the name of one of the two.
+        """
         sources: dict[str, Any] = {}
         data = trainer.datamodule  # type: ignore[attr-defined]
         if data is not None:
-            for name in ("val", "test"):
+            for name in MEASURED:
                 if is_overridden(f"{name}_dataloader", data, L.LightningDataModule):
                     sources[name] = getattr(data, f"{name}_dataloader")()
+            extra = data.extra_dataloaders() if hasattr(data, "extra_dataloaders") else {}
+            taken = sorted(set(extra) & set(MEASURED))
+            if taken:
+                raise ValueError(f"extra_dataloaders() names {taken[0]!r}, which is no extra set")
+            sources |= extra
         elif trainer.val_dataloaders is not None:
             sources["val"] = trainer.val_dataloaders
         return {
@@ -76,9 +88,21 @@ class HeldOut:
 
     @torch.no_grad()
     def add_draw(
-        self, trainer: L.Trainer, module: SGMCMCModule, ensemble: PosteriorEnsemble, weight: float
+        self,
+        trainer: L.Trainer,
+        module: SGMCMCModule,
+        ensemble: PosteriorEnsemble,
+        weight: float,
+        totals: Tensor | None = None,
     ) -> Tensor:
         """Add the predictions of the chains' current weights to an ensemble.
+
+        Args:
+            trainer: Says which share of the examples is this process's.
+            module: The module.
+            ensemble: Of this set, as :meth:`new_ensemble` gives it.
+            weight: Weight of the draw.
+            totals: Each chain's own weighted sum, [K, N, ...], to which its predictions are added.
 
         Returns:
             The predictions of the first examples, [P] or [K, P] for K chains; at most ``PROBES``
@@ -89,13 +113,16 @@ class HeldOut:
         rank, share, _ = replicas(trainer)
         probes = torch.empty(0)
         for i, (batch, index) in enumerate(self.batches(rank, share)):
-            predictions, nll = (module.evaluate(name, batch) for name in ("predictive", "nll"))
+            predictions, nll = module.evaluate("predictive_and_nll", batch)
             if i == 0:
                 probes = predictions.reshape(*nll.shape[:-1], -1)[..., :PROBES].double().cpu()
             if nll.dim() == 1:
                 predictions, nll = predictions[None], nll[None]
+            places = index.to(module.device)
             for chain_predictions, chain_nll in zip(predictions, nll, strict=True):
-                ensemble.update(chain_predictions, chain_nll, index.to(module.device), weight)
+                ensemble.update(chain_predictions, chain_nll, places, weight)
+            if totals is not None:
+                totals[:, places] += weight * predictions.to(totals.dtype)
         module.train(training)
         return probes
 

@@ -1,0 +1,230 @@
+"""Classification by any network, with what is asked of predictive class probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lightning_sgmcmc import BatchStream, Sampler
+from lightning_sgmcmc.callbacks import KeepDraws
+from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.metrics import (
+    Prediction,
+    agreement,
+    class_metrics,
+    entropy,
+    out_of_distribution_auroc,
+    reliability,
+)
+from lightning_sgmcmc.module import SGMCMCModule
+from tasks.nets.mlp import MLP
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Batch = tuple[Tensor, Tensor]
+
+ROWS = {
+    "error_percent": ("error", "{:.2f} %"),
+    "nll": ("negative log-likelihood", "{:.4f}"),
+    "brier": ("Brier score", "{:.4f}"),
+    "ece": ("expected calibration error", "{:.4f}"),
+}
+
+
+class Classification(SGMCMCModule):
+    """p(y = c | x, w) = softmax(net(x))_c, with batches x [B, ...] and y [B] in 0, ..., C - 1.
+
+    The ensemble averages probabilities. Held-out sets that the data name beside ``val`` and
+    ``test`` are taken for examples of another kind: a run says how well the predictive entropy
+    tells them from the test set.
+
+    Args:
+        net: Maps x [B, ...] to logits [B, C]. An :class:`~tasks.nets.mlp.MLP` without ``inputs``
+            takes their number from the data.
+        sampler: Called with the parameters.
+        **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
+    """
+
+    followed = ("val", "test")
+
+    def __init__(
+        self,
+        net: nn.Module,
+        sampler: Callable[[Iterable[nn.Parameter]], Sampler],
+        **chain: Any,
+    ) -> None:
+        super().__init__(net, sampler, **chain)
+
+    def setup(self, stage: str) -> None:
+        """Fit the network to the data, and refuse data that it cannot take, before any work.
+
+        Raises:
+            ValueError: If the network gives no logits [B, C] for the data's C classes.
+        """
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        loader = data.train_dataloader() if data is not None and stage == "fit" else None
+        if isinstance(loader, BatchStream):
+            x, y = loader.tensors
+            if isinstance(self.net, MLP):
+                self.net.build(x.shape[1])
+            classes = getattr(data, "num_classes", None) or int(y.max()) + 1
+            self._check_outputs(x, classes)
+        super().setup(stage)
+
+    @torch.no_grad()
+    def _check_outputs(self, x: Tensor, classes: int) -> None:
+        own = next(self.parameters()).device
+        training = self.net.training
+        self.net.eval()
+        shape = list(self.net(x[:2].to(own)).shape)
+        self.net.train(training)
+        if shape[1:] != [classes]:
+            raise ValueError(
+                f"the network gives {shape} for two examples {list(x[:2].shape)}, but the data "
+                f"have {classes} classes: it must give [2, {classes}]"
+            )
+
+    def nll(self, batch: Batch) -> Tensor:
+        """Return -log p(y | x, w) of each example, [B]."""
+        x, y = batch
+        return functional.cross_entropy(self(x), y, reduction="none")
+
+    def predictive(self, batch: Batch) -> Tensor:
+        """Return the class probabilities, [B, C]."""
+        logits: Tensor = self(batch[0])
+        return logits.softmax(-1)
+
+    def predictive_and_nll(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return class probabilities [B, C] and -log p(y | x, w) [B] from one forward pass."""
+        x, y = batch
+        log_p = self(x).log_softmax(-1)
+        return log_p.exp(), functional.nll_loss(log_p, y, reduction="none")
+
+    def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
+        """Return the batch with y drawn from the model."""
+        (x, y), uniforms = batch_and_uniforms
+        below = self.predictive((x, y)).cumsum(-1) <= uniforms[:, :1]
+        return x, below[:, :-1].sum(-1)
+
+    def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
+        """Return error in percent, NLL, Brier score, calibration error and mean entropy."""
+        return class_metrics(prediction.mean, prediction.nll, batch[1])
+
+    def describe(self) -> dict[str, Any]:
+        """Return how far chains agree, and how the entropy tells examples of another kind."""
+        keep = self._keep()
+        result: dict[str, Any] = {}
+        if not keep.num_draws:
+            return result
+        measured = self._measured(keep)
+        if measured is None:
+            return result
+        means = keep.chain_means(measured, self.trainer)
+        if means is not None:
+            result["chains"] = agreement(means)
+        inside = keep.ensemble(measured).mean
+        others = [name for name in keep.held_out if name not in ("val", "test")]
+        if others:
+            result["out_of_distribution"] = {}
+        for name in others:
+            outside = keep.ensemble(name).mean
+            result["out_of_distribution"][name] = {
+                "auroc": out_of_distribution_auroc(inside, outside),
+                "entropy": float(entropy(outside).mean()),
+            }
+        return result
+
+    def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
+        """Return rows of the table that a run prints last."""
+        ensemble = results["metrics"].get("ensemble", {})
+        rows = [
+            (f"{label}, ensemble of draws", form.format(ensemble[name]))
+            for name, (label, form) in ROWS.items()
+            if name in ensemble
+        ]
+        for kind, label in (("last", "last draw"), ("posterior_mean", "posterior-mean network")):
+            if kind in results["metrics"]:
+                values = results["metrics"][kind]
+                text = f"{values['error_percent']:.2f} %, NLL {values['nll']:.4f}"
+                rows.append((f"error, {label}", text))
+        details = results["task_details"]
+        if "chains" in details:
+            found = details["chains"]
+            text = f"{100 * found['agreement']:.2f} %, {found['total_variation']:.4f} apart"
+            rows.append(("chains agree on", text))
+        for name, found in details.get("out_of_distribution", {}).items():
+            rows.append((f"AUROC of the entropy, {name}", f"{found['auroc']:.4f}"))
+        return rows
+
+    def figures(self, keep: KeepDraws) -> dict[str, Figure]:
+        """Return the reliability diagram, learning curve, weights and entropies."""
+        found = {"weights": self._weights_figure()}
+        name = self._measured(keep)
+        if name is not None and keep.num_draws:
+            found["reliability"] = self._reliability_figure(keep, name)
+            found["error"] = self._error_figure(keep, name)
+            if set(keep.held_out) - {"val", "test"}:
+                found["entropy"] = self._entropy_figure(keep, name)
+        return found
+
+    def paper(self) -> dict[str, Any] | None:
+        """Return what is published on the data set."""
+        return getattr(self.trainer.datamodule, "paper", None)  # type: ignore[attr-defined]
+
+    def _keep(self) -> KeepDraws:
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return next(c for c in callbacks if isinstance(c, KeepDraws))
+
+    @staticmethod
+    def _measured(keep: KeepDraws) -> str | None:
+        return next((name for name in ("test", "val") if name in keep.held_out), None)
+
+    def _reliability_figure(self, keep: KeepDraws, name: str) -> Figure:
+        labels = keep.held_out[name].examples[1].cpu()
+        found = reliability(keep.ensemble(name).mean.cpu(), labels)
+        middles = (found.edges[:-1] + found.edges[1:]) / 2
+        figure = new_figure(5, 6)
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        upper.plot([0, 1], [0, 1], color="0.6", lw=1, label="calibrated")
+        upper.plot(found.confidence, found.accuracy, "ko-", lw=1.5, ms=4, label="ensemble")
+        upper.set(ylabel=f"accuracy, {name} set", ylim=(-0.02, 1.02))
+        upper.legend(frameon=False)
+        lower.bar(middles, found.examples, width=0.9 / len(middles), color="0.5")
+        lower.set(xlabel="confidence, largest probability", ylabel="examples", yscale="log")
+        return figure
+
+    def _error_figure(self, keep: KeepDraws, name: str) -> Figure:
+        figure = new_figure(7, 4)
+        axes = figure.subplots()
+        steps = [row["step"] for row in keep.history]
+        axes.plot(steps, [row[f"{name}/ensemble_error_percent"] for row in keep.history], "k-")
+        axes.set(xlabel="step", ylabel=f"error of the ensemble so far, {name} set, %")
+        return figure
+
+    def _entropy_figure(self, keep: KeepDraws, name: str) -> Figure:
+        figure = new_figure(6, 4)
+        axes = figure.subplots()
+        styles = iter(("-", "--", ":", "-."))
+        for held in (name, *sorted(set(keep.held_out) - {"val", "test"})):
+            values = entropy(keep.ensemble(held).mean).cpu().numpy()
+            axes.hist(values, 50, density=True, histtype="step", ls=next(styles, "-"), label=held)
+        axes.set(xlabel="predictive entropy, nats", ylabel="density", yscale="log")
+        axes.legend(frameon=False)
+        return figure
+
+    def _weights_figure(self) -> Figure:
+        figure = new_figure(6, 4)
+        axes = figure.subplots()
+        matrices = [(n, w) for n, w in self.chain_state(0).items() if w.dim() > 1]
+        for n, w in matrices:
+            values = w.flatten().cpu().numpy()
+            axes.hist(values, 100, density=True, histtype="step", label=n)
+        axes.set(xlabel="weight, last draw", ylabel="density", yscale="log")
+        if 0 < len(matrices) <= 8:
+            axes.legend(frameon=False, fontsize="small")
+        return figure
