@@ -129,8 +129,8 @@ def schedule_factor(scheduler: Any) -> float:
 
 def target_notes(sampler: Sampler, freeze: bool, stream: BatchStream | None) -> list[str]:
     """Return, in words, where a chain's law is not the posterior at temperature 1."""
-    notes = []
-    if sampler.temperature != 1:
+    notes = sampler.caveats(freeze)
+    if not notes and sampler.temperature != 1:
         notes.append(
             f"temperature is {sampler.temperature:g}: the draws are of the posterior to the power "
             f"{'infinity' if sampler.temperature == 0 else format(1 / sampler.temperature, 'g')}, "

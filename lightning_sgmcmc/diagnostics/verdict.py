@@ -27,7 +27,7 @@ def alarms(
     where more than 5 % of the quantities have an R-hat above the summary's limit, or their median
     ESS is below 20. A temperature is off outside 0.9 to 1.15 times the stated one, the
     configurational one also by more than three standard errors; gradient noise above 10 % of the
-    injected noise.
+    injected noise. At T = 0 nothing is sampled, and only values that are not finite are wrong.
 
     Args:
         summary: Of :func:`~lightning_sgmcmc.diagnostics.summarise`.
@@ -37,9 +37,9 @@ def alarms(
         noise: Of :func:`~lightning_sgmcmc.diagnostics.gradient_noise`; not for SGFS, which counts
             that noise as its own.
     """
-    found = _mixing_alarms(summary)
     if not temperature:
-        return found
+        return _divergence_alarms(summary)  # iterates of an optimizer do not mix
+    found = _divergence_alarms(summary) + _mixing_alarms(summary)
     if kinetic_temperature is not None and _off(kinetic_temperature, temperature):
         found.append(
             f"the chain's kinetic temperature is {kinetic_temperature:.3g}, not within 0.9 to 1.15 "
@@ -59,15 +59,24 @@ def alarms(
     return found
 
 
+def _judged(summary: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    name = "predictions" if "predictions" in summary else "weights"
+    return name, summary[name]
+
+
+def _divergence_alarms(summary: dict[str, Any]) -> list[str]:
+    name, space = _judged(summary)
+    if not space["not_finite"]:
+        return []
+    return [
+        f"{space['not_finite']} of {space['examined']} {name} are not finite in some draw: the "
+        "chain diverged; lower the step size"
+    ]
+
+
 def _mixing_alarms(summary: dict[str, Any]) -> list[str]:
     chains, draws = summary["num_chains"], summary["draws_per_chain"]
-    name = "predictions" if "predictions" in summary else "weights"
-    space, found = summary[name], []
-    if space["not_finite"]:
-        found.append(
-            f"{space['not_finite']} of {space['examined']} {name} are not finite in some draw: the "
-            "chain diverged; lower the step size"
-        )
+    (name, space), found = _judged(summary), []
     varying = space["examined"] - space["not_finite"] - space["constant"]
     if space["constant"] and not varying:
         found.append(f"no {name[:-1]} changes from draw to draw: the chain does not move")

@@ -146,6 +146,14 @@ class Sampler(torch.optim.Optimizer):
         """The sampler's name."""
         return type(self).__name__
 
+    def caveats(self, frozen: bool) -> list[str]:
+        """Return, in words, what the draws are instead of draws of exp(-U/T); nothing by default.
+
+        Args:
+            frozen: Whether :meth:`freeze` is called before the first draw.
+        """
+        return []
+
     def set_first_chain(self, chain: int) -> None:
         """Number the chain, or the first of stacked chains, before its first step."""
         self.chain, self._stream = chain, None

@@ -64,6 +64,10 @@ class ChainsInTurn(Sampler):
         """The name of the chains' sampler."""
         return self.samplers[0].name
 
+    def caveats(self, frozen: bool) -> list[str]:
+        """Return what the chains' sampler says of their draws."""
+        return self.samplers[0].caveats(frozen)
+
     @property
     def num_data(self) -> int | None:
         """N, the number of training examples."""
