@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import lightning as L
@@ -22,6 +22,7 @@ Split = Literal["train", "val", "test"]
 Examples = tuple[NDArray[Any], NDArray[Any]]
 #: Makes inputs, float32, of what was read.
 Transform = Callable[[NDArray[Any]], NDArray[np.float32]]
+_BLOCK = 10_000
 
 
 class ClassData(L.LightningDataModule):
@@ -228,29 +229,34 @@ def standardiser(train: NDArray[Any]) -> Transform:
 
     Features that are constant there are shifted only.
     """
-    # Column by column: sums in float64 without a copy of the whole in it.
-    mean = np.array([column.mean(dtype=np.float64) for column in train.T])
-    scale = np.array([column.std(dtype=np.float64) for column in train.T])
-    constant = np.array([column.min() == column.max() for column in train.T])
+    mean = train.mean(0, dtype=np.float64)
+    squares = sum(np.square(block - mean).sum(0) for block in _blocks(train))
+    scale = np.sqrt(squares / len(train))
+    constant = train.min(0) == train.max(0)
     mean[constant], scale[constant] = train[0, constant], 1.0
 
     def apply(x: NDArray[Any]) -> NDArray[np.float32]:
         result = np.empty(x.shape, np.float32)
-        for j in range(x.shape[1]):
-            result[:, j] = (x[:, j] - mean[j]) / scale[j]
+        for block, out in zip(_blocks(x), _blocks(result), strict=True):
+            out[...] = (block - mean) / scale
         return result
 
     return apply
 
 
+def _blocks(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield views of the rows: float64 is never needed of all of a large set at once."""
+    return (x[i : i + _BLOCK] for i in range(0, len(x), _BLOCK))
+
+
 def _tensors(
     name: str, transform: Transform, x: NDArray[Any], y: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor]:
-    inputs = torch.from_numpy(np.ascontiguousarray(transform(x)))
-    finite = inputs.flatten(1).isfinite().all(1)
+    inputs = np.ascontiguousarray(transform(x))
+    finite = np.concatenate([np.isfinite(b).reshape(len(b), -1).all(1) for b in _blocks(inputs)])
     if not finite.all():
-        first = int((~finite).int().argmax())
+        first = int(finite.argmin())
         raise ValueError(
             f"{name} example {first} holds a number that is not finite: fill it or drop the example"
         )
-    return inputs, torch.from_numpy(y)
+    return torch.from_numpy(inputs), torch.from_numpy(y)
