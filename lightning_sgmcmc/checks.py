@@ -8,12 +8,15 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch import callbacks as lightning_callbacks
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from lightning_sgmcmc.batches import BatchStream
 from lightning_sgmcmc.samplers import Sampler
 from lightning_sgmcmc.schedules import DrawSchedule
+from lightning_sgmcmc.statistics.fallback import mixing_layers
 
 _OVERWRITING = tuple(
     getattr(lightning_callbacks, name)
@@ -54,6 +57,25 @@ def refuse_biasing_trainer(trainer: L.Trainer) -> None:
         trainer.accumulate_grad_batches,
         trainer.callbacks,  # type: ignore[attr-defined]
     )
+
+
+def refuse_batch_statistics(module: nn.Module) -> None:
+    """Raise ValueError if an example's likelihood would depend on the rest of its minibatch."""
+    layers = mixing_layers(module)
+    if layers:
+        more = f" and {len(layers) - 3} others" if len(layers) > 3 else ""
+        raise ValueError(
+            f"{', '.join(layers[:3])}{more} would normalise by the statistics of each minibatch, "
+            "so that there is no likelihood of an example and no posterior: freeze running "
+            "statistics with eval(), or use GroupNorm, LayerNorm or filter response normalisation"
+        )
+
+
+def keep_statistics_frozen(module: nn.Module) -> None:
+    """Return batch normalisations to evaluation mode, in which a chain was allowed to start."""
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.training = False
 
 
 def check_length(max_steps: int, schedule: DrawSchedule) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import lightning as L
 import torch
@@ -140,6 +140,7 @@ class SGMCMCModule(L.LightningModule):
         #: Where the step size stands, once burn-in has ended: see step_size.py.
         self.stability: dict[str, float] = {}
         self._selected: list[str] | None = None
+        self._statistics_frozen = False
         self._one_network = False
 
     # What a task says.
@@ -296,8 +297,11 @@ class SGMCMCModule(L.LightningModule):
         """Load pretrained weights and choose which are sampled; once, before any work.
 
         Raises:
-            ValueError: If a file or a name does not fit the module.
+            ValueError: If a file or a name does not fit the module, or a layer normalises by the
+                statistics of a minibatch.
         """
+        checks.refuse_batch_statistics(self)
+        self._statistics_frozen = True
         if self._selected is not None:
             return
         chosen = set(self.sampled)
@@ -305,6 +309,13 @@ class SGMCMCModule(L.LightningModule):
             load_pretrained(self, self.pretrained)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name in chosen)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all layers but batch normalisation, once a chain counts on it frozen."""
+        super().train(mode)
+        if self._statistics_frozen:
+            checks.keep_statistics_frozen(self)
+        return self
 
     def _first_chain(self) -> int:
         """Return how many chains run in the processes before this one."""

@@ -12,7 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, RMSProp
+from lightning_sgmcmc import (
+    HASGLD,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    BatchStream,
+    GaussianPrior,
+    RMSProp,
+    cli,
+)
 from lightning_sgmcmc.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.callbacks import (
     ChainDivergedError,
@@ -259,3 +268,105 @@ def test_weight_averaging_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="overwrites the weights"):
         trainer(tmp_path, 20, [WeightAveraging()]).fit(Toy(burn_in=5), datamodule=ToyData())
+
+
+class InstanceNorm(nn.InstanceNorm1d):
+    """Of each example's four numbers as one channel."""
+
+    def __init__(self) -> None:
+        super().__init__(1, affine=True)
+
+    def forward(self, input: Any) -> Any:
+        return super().forward(input.unsqueeze(1)).squeeze(1)
+
+
+def normalised(layer: nn.Module) -> nn.Sequential:
+    """Return a net with a layer, or several, between two linear maps."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 4), layer, nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (nn.BatchNorm1d(4), r"^net\.1 \(BatchNorm1d\) would"),
+        (nn.SyncBatchNorm(4), r"^net\.1 \(SyncBatchNorm\) would"),
+        (nn.LazyBatchNorm1d().eval().train(), r"^net\.1 \(LazyBatchNorm1d\) would"),
+        (nn.BatchNorm1d(4, affine=False), r"^net\.1 \(BatchNorm1d\) would"),
+        (nn.BatchNorm1d(4, track_running_stats=False).eval(), r"^net\.1 \(BatchNorm1d\) would"),
+        (
+            nn.Sequential(nn.BatchNorm1d(4).eval(), nn.BatchNorm1d(4)),
+            r"^net\.1\.1 \(BatchNorm1d\) w",
+        ),
+        (nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(5))), r"net\.1\.2 .* and 2 others would"),
+    ],
+)
+def test_batch_statistics_are_refused_before_any_work(
+    tmp_path: Path, layer: nn.Module, named: str
+) -> None:
+    module = Toy(net=normalised(layer), burn_in=5, pretrained=str(tmp_path / "missing.safetensors"))
+    with pytest.raises(ValueError, match=f"{named}.*freeze running statistics with eval.*Group"):
+        trainer(tmp_path, 20).fit(module, datamodule=ToyData())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batch_statistics_are_refused_on_the_command_line(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """With the weights of the last layer sampled alone, which changes nothing."""
+    (tmp_path / "toy.yaml").write_text(
+        """
+name: toy
+model:
+  class_path: tests.toy.Toy
+  init_args:
+    net: {class_path: torch.nn.BatchNorm1d, init_args: {num_features: 3}}
+    sample: [net.bias]
+    burn_in: 5
+data: {class_path: tests.toy.ToyData}
+trainer: {max_steps: 20, accelerator: cpu, devices: 1}
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(tmp_path, ["--task", "toy", "--wandb_project=null"])
+    assert stopped.value.code == 2
+    assert "error: net (BatchNorm1d) would normalise by" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["toy.yaml"]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.GroupNorm(1, 4), nn.LayerNorm(4), InstanceNorm()],
+    ids=["group", "layer", "instance"],
+)
+def test_normalisation_of_single_examples_is_not(tmp_path: Path, layer: nn.Module) -> None:
+    torch.manual_seed(0)
+    run = trainer(tmp_path, 12)
+    run.fit(Toy(net=normalised(layer), burn_in=10), datamodule=ToyData())
+    assert keeper(run).num_draws == 2
+
+
+def test_frozen_statistics_stay_so_through_a_run(tmp_path: Path) -> None:
+    """Draws and validation set modes; neither may hand the layer the batch's statistics."""
+    torch.manual_seed(0)
+    net = normalised(nn.BatchNorm1d(4).eval())
+    assert isinstance(net[1], nn.BatchNorm1d)
+    net[1].running_mean = torch.tensor([1.0, -2.0, 0.5, 3.0])
+    mean = net[1].running_mean.clone()
+    start = net[1].weight.detach().clone()
+    module = Toy(net=net, burn_in=10, thinning=5)
+    run = trainer(tmp_path, 30, val_check_interval=4, check_val_every_n_epoch=None)
+    with pytest.warns(UserWarning, match=r"Found 1 module\(s\) in eval mode"):  # Lightning's
+        run.fit(module, datamodule=ToyData())
+    assert module.training
+    assert net[0].training
+    assert not net[1].training
+    assert torch.equal(net[1].running_mean, mean)
+    assert int(net[1].num_batches_tracked) == 0
+    assert not torch.equal(net[1].weight, start)
+
+
+def test_before_a_run_modes_are_the_users() -> None:
+    module = Toy(net=normalised(nn.BatchNorm1d(4)))
+    assert not module.eval().net[1].training
+    assert module.train().net[1].training
