@@ -21,6 +21,7 @@ from lightning_sgmcmc.priors import (
     LayerwiseGaussianPrior,
     NormalInverseGammaPrior,
     Prior,
+    ScaleMixturePrior,
     SpikeAndSlabPrior,
 )
 from lightning_sgmcmc.samplers import (
@@ -66,6 +67,7 @@ __all__ = [
     "RMSProp",
     "SGMCMCModule",
     "Sampler",
+    "ScaleMixturePrior",
     "SpikeAndSlabPrior",
     "Target",
     "load_posterior",

@@ -1,5 +1,7 @@
 """Baselines: what a sampler is compared with, behind a sampler's interface."""
 
+from lightning_sgmcmc.baselines.bayes_by_backprop import BayesByBackprop
 from lightning_sgmcmc.baselines.optimized import Optimized
+from lightning_sgmcmc.baselines.rms_spectral import RMSspectral
 
-__all__ = ["Optimized"]
+__all__ = ["BayesByBackprop", "Optimized", "RMSspectral"]

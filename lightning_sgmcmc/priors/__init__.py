@@ -6,6 +6,7 @@ from lightning_sgmcmc.priors.gaussian import GaussianPrior
 from lightning_sgmcmc.priors.laplace import LaplacePrior
 from lightning_sgmcmc.priors.layerwise import LayerwiseGaussianPrior
 from lightning_sgmcmc.priors.normal_inverse_gamma import NormalInverseGammaPrior
+from lightning_sgmcmc.priors.scale_mixture import ScaleMixturePrior
 from lightning_sgmcmc.priors.spike_slab import SpikeAndSlabPrior
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "LayerwiseGaussianPrior",
     "NormalInverseGammaPrior",
     "Prior",
+    "ScaleMixturePrior",
     "SpikeAndSlabPrior",
 ]

@@ -15,6 +15,7 @@ from lightning_sgmcmc import (
     LayerwiseGaussianPrior,
     NormalInverseGammaPrior,
     Prior,
+    ScaleMixturePrior,
     SpikeAndSlabPrior,
 )
 
@@ -26,6 +27,7 @@ PRIORS: list[Prior] = [
     LayerwiseGaussianPrior({"net.0.*": 0.5, "*.bias": 10.0}, default=2.0),
     FanInGaussianPrior(2.0, 0.7),
     LaplacePrior(0.4),
+    ScaleMixturePrior(0.3, 1.5, 0.2),
     NormalInverseGammaPrior(),
     NormalInverseGammaPrior(1.5, 0.2, mean=0.3),
     SpikeAndSlabPrior(v0=0.3, v1=4.0, delta=0.2, variance=2.0),
