@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,7 +111,12 @@ class ChainCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what belongs to a run rather than to the chain."""
-        parser.add_argument("--name", type=str, default="run", help="name of the task in runs/")
+        parser.add_argument(
+            "--name",
+            type=str | None,
+            default=None,
+            help="name of the task in runs/; by default that of the module's class",
+        )
         parser.add_argument("--out", type=str | None, default=None, help="folder of the run")
         parser.add_argument(
             "--ckpt_path",
@@ -129,7 +135,9 @@ class ChainCLI(LightningCLI):
         )
 
     def before_instantiate_classes(self) -> None:
-        """Seed the chain with the run's seed, choose the folder and find the checkpoint."""
+        """Name the run, seed the chain, choose the folder and find the checkpoint."""
+        if self.config.name is None:
+            self.config.name = self.config.model.class_path.rsplit(".", 1)[-1].lower()
         sampler = self.config.model.init_args.get("sampler")
         init = getattr(sampler, "init_args", None)
         seed = self.config.seed_everything
@@ -373,14 +381,15 @@ def _value(arguments: list[str], option: str) -> str | None:
 
 def _quiet() -> None:
     """Silence what Lightning says of itself; the run says what matters."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda record: (
-            not re.search(
-                r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree",
-                record.getMessage(),
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).addFilter(
+            lambda record: (
+                not re.search(
+                    r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree",
+                    record.getMessage(),
+                )
             )
         )
-    )
     for pattern in (
         ".*does not have many workers.*",
         ".*is smaller than the logging interval.*",
@@ -399,13 +408,24 @@ def module_from_config(path: Path) -> SGMCMCModule:
 
     Raises:
         FileNotFoundError: If there is no such file.
+        ValueError: If it names a class that cannot be imported, or does not fit the class.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: give the module to load_posterior yourself")
-    content = yaml.safe_load(path.read_text())
-    parser = jsonargparse.ArgumentParser()
+    model = yaml.safe_load(path.read_text())["model"]
+    try:
+        import_module(model["class_path"].rpartition(".")[0])
+    except ImportError as error:
+        raise ValueError(
+            f"{path} names {model['class_path']}, which cannot be imported ({error}): put its "
+            "folder on PYTHONPATH, or give the module to load_posterior yourself"
+        ) from error
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(SGMCMCModule, "model")
-    with torch.random.fork_rng(devices=[]):
-        module = parser.instantiate_classes(parser.parse_object({"model": content["model"]})).model
+    try:
+        with torch.random.fork_rng(devices=[]):
+            module = parser.instantiate_classes(parser.parse_object({"model": model})).model
+    except jsonargparse.ArgumentError as error:
+        raise ValueError(f"{path}: {reason(str(error), error)}") from error
     assert isinstance(module, SGMCMCModule)
     return module

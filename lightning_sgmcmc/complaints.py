@@ -8,7 +8,10 @@ from importlib import import_module
 
 from lightning_sgmcmc import samplers
 
-_NOTHING = "nothing to run: give --task NAME or --config FILE"
+_NOTHING = (
+    "nothing to run: give --task NAME or --config FILE, or a task of your own as --model CLASS "
+    "with its --model.sampler and --data CLASS"
+)
 
 
 def reason(message: str, error: BaseException | None = None) -> str:
@@ -18,12 +21,13 @@ def reason(message: str, error: BaseException | None = None) -> str:
         message: The outermost complaint.
         error: The exception that carries it, whose causes are looked through.
     """
-    if "the following arguments are required" in message:
-        return _NOTHING
     causes = [message]
     while error is not None:
         causes.append(str(error))
         error = error.__cause__ or error.__context__
+    needed = re.search(r"the following arguments are required: (.+)", causes[-1])
+    if needed:
+        return _missing(_field(causes), needed[1].split(", "))
     field = _field(causes)
     refused = re.search(r"Option '([^']+)' is not accepted", causes[-1])
     if refused:
@@ -43,6 +47,17 @@ def reason(message: str, error: BaseException | None = None) -> str:
     if not text.startswith(("Expected a", "Does not validate")):
         return text
     return f"{field}: {_expected(causes)}"
+
+
+def _missing(field: str, names: list[str]) -> str:
+    """Return what to give where a command lacks something."""
+    if "model" in names:
+        return _NOTHING
+    if names == ["data"]:
+        return "no data: give --data CLASS, a LightningDataModule, or the --task that names one"
+    if names == ["sampler"]:
+        return f"no sampler: give --model.sampler, one of {', '.join(_samplers())}"
+    return f"{field} needs {', '.join(names)}"
 
 
 def _samplers() -> list[str]:

@@ -1,10 +1,12 @@
 """Run a task: ``python scripts/train.py --task pde_source [overrides]``."""
 
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.append(os.getcwd())  # where a user's own module lies
 
 from lightning_sgmcmc.cli import main  # noqa: E402
 

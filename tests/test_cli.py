@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from lightning_sgmcmc import cli
+from lightning_sgmcmc import Sampler, cli
 from lightning_sgmcmc.posterior import load_posterior
+from tests.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,6 +49,13 @@ trainer:
   accelerator: cpu
   devices: 1
 """
+
+
+class NoSampler(Toy):
+    """A task that does not say how it is sampled."""
+
+    def __init__(self, sampler: Callable[[Iterable[Any]], Sampler], **chain: Any) -> None:
+        super().__init__(sampler, **chain)
 
 
 @pytest.fixture
@@ -124,6 +136,11 @@ def test_stopped_run_continues(configs: Path) -> None:
     [
         (["--task", "nothing"], "unknown task 'nothing': choose one of other, toy"),
         ([], "give --task NAME"),
+        (["--model=tests.toy.Toy"], "no data: give --data CLASS"),
+        (
+            ["--model=tests.test_cli.NoSampler", "--data=tests.toy.ToyData"],
+            "no sampler: give --model.sampler, one of HAMCMC",
+        ),
         (
             ["--task", "toy", "--model.sampler.lrr=1"],
             "PSGLD has no option 'lrr': it takes lr, alpha, eps, floor",
@@ -137,6 +154,10 @@ def test_stopped_run_continues(configs: Path) -> None:
             ["--task", "toy", "--model.sampler=NoSampler"],
             "model.sampler: unknown class 'NoSampler': choose one of HAMCMC, HASGLD, HMC, "
             "NaturalLangevin, PSGLD, SGFS, SGHMC, SGLD, SGNHT, or the path of a class",
+        ),
+        (
+            ["--model=tests.test_cli.NoSampler", "--model.sampler=SGLD", "--data=tests.toy.ToyData"],
+            "needs lr",
         ),
         (["--task", "toy", "--nonsense=1"], "nonsense"),
         (["--task", "toy", "--trainer.max_steps=few"], "trainer.max_steps: expected int, got few"),
@@ -238,3 +259,89 @@ def test_environment_is_clean_after_a_run(configs: Path) -> None:
     run(configs, "--out", "one")
     assert run(configs).parent == Path("runs/toy")
     assert "LOCAL_RANK" not in os.environ
+
+
+@pytest.fixture(scope="module")
+def own_module(tmp_path_factory: Any) -> Path:
+    """Return the folder of the file that docs/own-task.md shows, as it stands there."""
+    text = (ROOT / "docs" / "own-task.md").read_text()
+    code = next(c for c in re.findall(r"```python\n(.*?)```", text, re.S) if "class MyData" in c)
+    folder: Path = tmp_path_factory.mktemp("own")
+    (folder / "my_module.py").write_text(code)
+    return folder
+
+
+#: A step size that suits the example, and what a sampler's law asks of the minibatches.
+OWN_STEPS = {
+    "PSGLD": "0.01",
+    "SGLD": "0.5",
+    "SGHMC": "0.02",
+    "SGNHT": "0.01",
+    "SGFS": "0.002",
+    "NaturalLangevin": "0.01",
+    "HASGLD": "0.02",
+    "HAMCMC": "0.2",
+}
+
+
+@pytest.mark.parametrize("sampler", OWN_STEPS)
+def test_a_users_own_file_runs_with_every_sampler(
+    own_module: Path, configs: Path, monkeypatch: Any, sampler: str
+) -> None:
+    """A file outside this repository; its classes learn the moons, whose noise misleads 6 %."""
+    monkeypatch.syspath_prepend(own_module)
+    folder = cli.main(
+        configs,
+        [
+            "--model=my_module.MyTask",
+            "--data=my_module.MyData",
+            f"--model.sampler={sampler}",
+            f"--model.sampler.lr={OWN_STEPS[sampler]}",
+            "--model.sampler.prior=GaussianPrior",
+            "--model.sampler.prior.variance=4",
+            "--model.burn_in=300",
+            "--model.thinning=10",
+            "--trainer.max_steps=600",
+            "--trainer.accelerator=cpu",
+            "--wandb_project=null",
+        ],
+    )
+    assert folder.parent == Path("runs/mytask")
+    metrics = json.loads((folder / "results.json").read_text())["metrics"]
+    assert metrics["ensemble"]["error_percent"] < 15  # a line through the middle has 17
+    assert len(load_posterior(folder)) == 30
+
+
+def test_the_documented_command_runs_where_the_file_lies(own_module: Path) -> None:
+    """By scripts/train.py from the file's own folder, without any path being set."""
+    text = (ROOT / "docs" / "own-task.md").read_text()
+    block = next(b for b in re.findall(r"```\n(python PATH.*?)```", text, re.S))
+    arguments = block.replace("\\\n", " ").split()[2:]
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "WANDB_API_KEY")}
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "scripts" / "train.py"),
+            *arguments,
+            "--model.burn_in=20",
+            "--trainer.max_steps=60",
+            "--wandb_project=null",
+        ],
+        cwd=own_module,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (own_module / done.stdout.splitlines()[-1] / "results.json").is_file()
+
+
+def test_draws_of_a_module_that_cannot_be_found(tmp_path: Path) -> None:
+    (tmp_path / "samples" / "chain0").mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text("model: {class_path: nowhere.Task}")
+    with pytest.raises(ValueError, match=r"names nowhere\.Task, which cannot be imported"):
+        load_posterior(tmp_path)
+    (tmp_path / "config.yaml").write_text("model: {class_path: tests.toy.Toy, init_args: {n: 1}}")
+    with pytest.raises(ValueError, match="model has no option 'n'"):
+        load_posterior(tmp_path)
