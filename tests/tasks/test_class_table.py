@@ -1,0 +1,166 @@
+"""Tables of classes: labels are numbered as promised, and a wrong value is named."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.data.class_table import ClassTableData, read_rows
+
+rng = np.random.default_rng(0)
+X = rng.normal(5, 3, (60, 3))
+
+
+def csv(path: Path, x: Any, y: Any, header: str = "") -> str:
+    lines = [
+        ",".join([*map(repr, row), str(label)]) for row, label in zip(x.tolist(), y, strict=True)
+    ]
+    path.write_text(header + "\n".join(lines) + "\n")
+    return str(path)
+
+
+def made(*args: Any, **kwargs: Any) -> ClassTableData:
+    data = ClassTableData(*args, **kwargs)
+    data.setup()
+    return data
+
+
+def by_first_feature(data: ClassTableData) -> dict[float, int]:
+    """Return every row's label under its first feature, which names the row."""
+    parts = [data.tensors(name) for name in data._splits]  # type: ignore[arg-type]
+    return {v.item(): int(c) for x, y in parts for v, c in zip(x[:, 0], y, strict=True)}
+
+
+def expected(y: Any) -> dict[float, int]:
+    return dict(zip(X[:, 0].astype(np.float32).tolist(), np.asarray(y).tolist(), strict=True))
+
+
+def test_labels_from_0_stay_as_they_are(tmp_path: Path) -> None:
+    y = np.arange(60) * 7 % 4
+    data = made(csv(tmp_path / "a.csv", X, y), standardise=False, num_val=0.25)
+    assert {name: len(pair[1]) for name, pair in data._splits.items()} == {
+        "train": 39,
+        "val": 15,
+        "test": 6,
+    }
+    assert by_first_feature(data) == expected(y)
+    assert (data.num_classes, data.class_names) == (4, ("0", "1", "2", "3"))
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([1, 2, 3], ("1", "2", "3")),
+        ([0, 2, 5], ("0", "2", "5")),
+        ([-1, 0.5, 1234567], ("-1", "0.5", "1234567")),
+    ],
+)
+def test_other_labels_are_numbered_in_order_and_said(
+    tmp_path: Path, values: list[float], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    codes = rng.permutation(np.arange(60) % 3)
+    with caplog.at_level(logging.INFO):
+        data = made(csv(tmp_path / "a.csv", X, np.array(values)[codes]), standardise=False)
+    assert by_first_feature(data) == expected(codes)
+    assert (data.num_classes, data.class_names) == (3, names)
+    assert f"0 = {names[0]}, 1 = {names[1]}, 2 = {names[2]}" in caplog.text
+
+
+def test_a_given_number_of_classes_keeps_labels_and_checks_them(tmp_path: Path) -> None:
+    y = np.arange(60) % 3 * 2
+    path = csv(tmp_path / "a.csv", X, y)
+    data = made(path, standardise=False, num_classes=6)
+    assert by_first_feature(data) == expected(y)
+    assert data.num_classes == 6
+    with pytest.raises(ValueError, match=r"example 2 has label 4.*integers from 0 to 3"):
+        made(path, num_classes=4)
+    with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
+        ClassTableData(path, num_classes=1)
+
+
+def test_a_test_file_shares_scale_and_numbering(tmp_path: Path) -> None:
+    train = csv(tmp_path / "a.csv", X, np.arange(60) % 2 * 10 + 10, "a,b,c,y\n")
+    test = csv(tmp_path / "b.csv", X[:4] + 1, [20, 10, 20, 20], "a,b,c,y\n")
+    data = made(train, test_file=test)
+    assert len(data.tensors("train")[0]) == 60
+    x, y = data.tensors("test")
+    assert y.tolist() == [1, 0, 1, 1]
+    np.testing.assert_allclose(x, (X[:4] + 1 - X.mean(0)) / X.std(0), rtol=1e-4, atol=1e-5)
+    other = csv(tmp_path / "c.csv", X[:4], [5, 10, 20, 20], "a,b,c,y\n")
+    with pytest.warns(UserWarning, match=r"no training example of class 0 \(5\): 1 in test"):
+        assert made(train, test_file=other).num_classes == 3
+    swapped = csv(tmp_path / "d.csv", X[:4], [10, 10, 20, 20], "b,a,c,y\n")
+    with pytest.raises(ValueError, match=r"d\.csv has features b, a, c, .*a\.csv a, b, c"):
+        made(train, test_file=swapped)
+    with pytest.raises(ValueError, match=r"test_file is given: drop num_test = 0\.1"):
+        ClassTableData(train, test_file=test, num_test=0.1)
+
+
+def test_numpy_files_say_what_the_text_file_says(tmp_path: Path) -> None:
+    y = np.arange(60) % 3
+    path = tmp_path / "a"
+    names = ("a", "b", "c")
+    text = csv(path.with_suffix(".csv"), X, y, "a,b,c,y\n")
+    np.save(path.with_suffix(".npy"), np.column_stack([y, X]))
+    np.savez(tmp_path / "xy.npz", x=X, y=y)
+    np.savez(tmp_path / "columns.npz", **dict(zip(names, X.T, strict=True)), label=y)
+    np.savez(tmp_path / "words.npz", x=X.astype(str), y=np.array(["no", "un", "yes"])[y])
+    reference = by_first_feature(made(text, standardise=False))
+    cases = [("a.npy", 0), ("xy.npz", None), ("xy.npz", "y"), ("columns.npz", "label")]
+    for name, target in [*cases, ("words.npz", None)]:
+        data = made(str(tmp_path / name), target=target, standardise=False)
+        assert by_first_feature(data) == reference, name
+    assert data.class_names == ("no", "un", "yes")
+    assert read_rows(tmp_path / "columns.npz", "label")[2] == names
+    assert read_rows(Path(text), None)[2] == names
+
+
+def holed(value: Any, row: int, column: int, dtype: Any = float) -> Any:
+    x = X.astype(dtype)
+    x[row, column] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": holed(np.nan, 7, 2), "y": np.zeros(60)}, "row 7, column '2': nan is missing or not"),
+        ({"x": holed("high", 7, 2, "U8"), "y": np.zeros(60)}, "row 7, column '2': 'high' is not a"),
+        ({"x": X, "y": holed(np.inf, 9, 0)[:, 0]}, "row 9, column 'y': inf is missing"),
+        ({"x": X, "y": np.zeros(59)}, r"needs x \[N, D\] and y \[N\], got \[60, 3\], \[59\]"),
+        ({"x": X, "z": np.zeros(60)}, r"or columns \[N\], got x \[60, 3\], z \[60\]"),
+        ({"a": X[:, 0], "b": X[1:, 0]}, r"or columns \[N\], got a \[60\], b \[59\]"),
+        ({"a": X[:, 0], "b": holed(np.nan, 3, 0)[:, 0]}, "row 3, column 'b': nan is missing"),
+        ({"x": X.astype(complex), "y": np.zeros(60)}, "holds complex128, not numbers"),
+        ({"x": X.astype(object), "y": np.zeros(60)}, "is not a NumPy file of numbers"),
+    ],
+)
+def test_numpy_files_that_will_not_do(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=rf"a\.npz.*{message}"):
+        made(str(tmp_path / "a.npz"))
+
+
+def test_other_files_that_will_not_do(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((3, 2, 2)))
+    with pytest.raises(ValueError, match=r"needs to be \[rows, columns\], got \[3, 2, 2\]"):
+        made(str(tmp_path / "a.npy"))
+    (tmp_path / "b.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"b\.npz is not a NumPy file"):
+        made(str(tmp_path / "b.npz"))
+    with pytest.raises(FileNotFoundError, match=r"c\.npy is missing"):
+        made(str(tmp_path / "c.npy"))
+    path = csv(tmp_path / "d.csv", X, ["1", "?"] * 30, "a,b,c,y\n")
+    with pytest.raises(ValueError, match=r"d\.csv, line 3, column 'y': the value is missing"):
+        made(path)
+
+
+def test_a_target_that_holds_no_classes(tmp_path: Path) -> None:
+    for y, number in ((X[:, 0], 60), (np.ones(60), 1)):
+        path = csv(tmp_path / "a.csv", X, y.tolist())
+        with pytest.raises(ValueError, match=f"has {number} different values in 60 rows: choose"):
+            made(path)
