@@ -69,7 +69,7 @@ class RMSspectral(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr} | options)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step.
 
         Args:
@@ -123,7 +123,8 @@ def sharp(X: Tensor, rank: int | None = None, words: tuple[int, ...] = ()) -> Te
     U, s, Vh = torch.linalg.svd(X if basis is None else basis.mT @ X, full_matrices=False)
     limit = s.max() * max(X.shape) * torch.finfo(X.dtype).eps
     product = (U * (s > limit)) @ Vh
-    return s.sum() * (product if basis is None else basis @ product)
+    result: Tensor = s.sum() * (product if basis is None else basis @ product)
+    return result
 
 
 def _range(X: Tensor, rank: int, words: tuple[int, ...], iterations: int = 2) -> Tensor:
@@ -132,7 +133,7 @@ def _range(X: Tensor, rank: int, words: tuple[int, ...], iterations: int = 2) ->
     word = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
     generator.manual_seed(int(word >> np.uint64(1)))
     probes = torch.randn(X.shape[1], rank, generator=generator, device=X.device, dtype=X.dtype)
-    basis = torch.linalg.qr(X @ probes).Q
+    basis: Tensor = torch.linalg.qr(X @ probes).Q
     for _ in range(iterations):
         basis = torch.linalg.qr(X @ torch.linalg.qr(X.mT @ basis).Q).Q
     return basis
