@@ -153,6 +153,7 @@ def _reinitialised(
 ) -> dict[str, Tensor]:
     state = np.random.SeedSequence(seed, spawn_key=(chain, _STARTS)).generate_state(1)
     everything = {name: p.detach().clone() for name, p in module.named_parameters()}
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
     with torch.random.fork_rng(devices=[]), holding(module, everything):
         torch.manual_seed(int(state[0]))
         for part in module.modules():
@@ -160,6 +161,8 @@ def _reinitialised(
             if callable(reset):
                 reset()
         drawn = {name: p.detach().clone() for name, p in module.named_parameters() if name in first}
+    for name, b in module.named_buffers():  # what is not sampled is the same for all chains
+        b.copy_(buffers[name])
     if all(torch.equal(drawn[name], first[name]) for name in first):
         raise ValueError(
             "no sampled weight lies in a module with reset_parameters, so that all chains would "

@@ -394,6 +394,7 @@ def _quiet() -> None:
         ".*does not have many workers.*",
         ".*is smaller than the logging interval.*",
         ".*isinstance.treespec, LeafSpec.*",
+        ".*module.s. in eval mode at the start of training.*",  # frozen statistics
         ".*You defined a `validation_step` but have no `val_dataloader`.*",
         ".*No validation batches.*",
         ".*ended before the epoch ended and your dataloader is not resumable.*",

@@ -140,6 +140,7 @@ class SGMCMCModule(L.LightningModule):
         #: Where the step size stands, once burn-in has ended: see step_size.py.
         self.stability: dict[str, float] = {}
         self._selected: list[str] | None = None
+        self._prepared = False
         self._statistics_frozen = False
         self._one_network = False
 
@@ -302,8 +303,9 @@ class SGMCMCModule(L.LightningModule):
         """
         checks.refuse_batch_statistics(self)
         self._statistics_frozen = True
-        if self._selected is not None:
+        if self._prepared:
             return
+        self._prepared = True
         chosen = set(self.sampled)
         if self.pretrained is not None:
             load_pretrained(self, self.pretrained)

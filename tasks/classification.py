@@ -22,12 +22,15 @@ from lightning_sgmcmc.metrics import (
 )
 from lightning_sgmcmc.module import SGMCMCModule
 from tasks.nets.mlp import MLP
+from tasks.nets.resnet import ResNet20
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Batch = tuple[Tensor, Tensor]
 
+#: Training examples that frozen statistics are taken from.
+CALIBRATION = 2000
 ROWS = {
     "error_percent": ("error", "{:.2f} %"),
     "nll": ("negative log-likelihood", "{:.4f}"),
@@ -45,7 +48,8 @@ class Classification(SGMCMCModule):
 
     Args:
         net: Maps x [B, ...] to logits [B, C]. An :class:`~tasks.nets.mlp.MLP` without ``inputs``
-            takes their number from the data.
+            takes their number from the data, and a :class:`~tasks.nets.resnet.ResNet20` with frozen
+            statistics takes these from the first training examples.
         sampler: Called with the parameters.
         **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
     """
@@ -72,17 +76,19 @@ class Classification(SGMCMCModule):
             x, y = loader.tensors
             if isinstance(self.net, MLP):
                 self.net.build(x.shape[1])
+            if isinstance(self.net, ResNet20) and self.net.needs_calibration:
+                self.net.calibrate(torch.split(x[:CALIBRATION], CALIBRATION // 4))
             classes = getattr(data, "num_classes", None) or int(y.max()) + 1
             self._check_outputs(x, classes)
         super().setup(stage)
 
     @torch.no_grad()
     def _check_outputs(self, x: Tensor, classes: int) -> None:
-        own = next(self.parameters()).device
-        training = self.net.training
+        modes = [(part, part.training) for part in self.net.modules()]
         self.net.eval()
-        shape = list(self.net(x[:2].to(own)).shape)
-        self.net.train(training)
+        shape = list(self.net(x[:2].to(next(self.parameters()).device)).shape)
+        for part, training in modes:
+            part.training = training
         if shape[1:] != [classes]:
             raise ValueError(
                 f"the network gives {shape} for two examples {list(x[:2].shape)}, but the data "
@@ -187,14 +193,15 @@ class Classification(SGMCMCModule):
     def _reliability_figure(self, keep: KeepDraws, name: str) -> Figure:
         labels = keep.held_out[name].examples[1].cpu()
         found = reliability(keep.ensemble(name).mean.cpu(), labels)
-        middles = (found.edges[:-1] + found.edges[1:]) / 2
+        edges, confidence, accuracy, examples = (values.numpy() for values in found)
+        middles = (edges[:-1] + edges[1:]) / 2
         figure = new_figure(5, 6)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         upper.plot([0, 1], [0, 1], color="0.6", lw=1, label="calibrated")
-        upper.plot(found.confidence, found.accuracy, "ko-", lw=1.5, ms=4, label="ensemble")
+        upper.plot(confidence, accuracy, "ko-", lw=1.5, ms=4, label="ensemble")
         upper.set(ylabel=f"accuracy, {name} set", ylim=(-0.02, 1.02))
         upper.legend(frameon=False)
-        lower.bar(middles, found.examples, width=0.9 / len(middles), color="0.5")
+        lower.bar(middles, examples, width=0.9 / len(middles), color="0.5")
         lower.set(xlabel="confidence, largest probability", ylabel="examples", yscale="log")
         return figure
 

@@ -135,6 +135,18 @@ def test_starts_are_each_chains_own(tmp_path: Path) -> None:
     assert float(drawn[1]["net.0.weight"].abs().max()) > 1.5  # standard deviation 2
 
 
+def test_starts_leave_what_is_not_sampled(tmp_path: Path) -> None:
+    """Frozen statistics, which ``reset_parameters`` would forget, are those of all chains."""
+    layers = nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
+    layers[1].running_mean.fill_(5.0)
+    module = Toy(partial(SGLD, lr=1e-9), layers, num_chains=K, burn_in=1)
+    module.train()
+    layers[1].eval()
+    with pytest.warns(UserWarning, match="in eval mode"):
+        trainer(tmp_path, 2).fit(module, datamodule=ToyData())
+    assert torch.equal(layers[1].running_mean, torch.full((4,), 5.0))
+
+
 @pytest.mark.parametrize("name", ["PSGLD", "SGHMC", "HASGLD"])
 def test_stacked_chains_resume_to_the_bit(tmp_path: Path, name: str) -> None:
     def run(folder: Path, steps: int, resume: bool = False) -> Toy:
@@ -255,6 +267,7 @@ def test_a_part_of_the_network_is_sampled(tmp_path: Path, num_chains: int) -> No
         pretrained=str(tmp_path / "net.pt"),
     )
     run = trainer(tmp_path / "run", 8)
+    assert module.sampled == ["net.2.weight", "net.2.bias"]  # asked before the weights are loaded
     run.fit(module, datamodule=ToyData())
     assert list(module.chain_state(0)) == ["net.2.weight", "net.2.bias"]
     assert module.sampler.num_parameters == 5
