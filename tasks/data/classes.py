@@ -232,8 +232,7 @@ def standardiser(train: NDArray[Any]) -> Transform:
     mean = train.mean(0, dtype=np.float64)
     squares = sum(np.square(block - mean).sum(0) for block in _blocks(train))
     scale = np.sqrt(squares / len(train))
-    constant = train.min(0) == train.max(0)
-    mean[constant], scale[constant] = train[0, constant], 1.0
+    scale[train.min(0) == train.max(0)] = 1.0
 
     def apply(x: NDArray[Any]) -> NDArray[np.float32]:
         result = np.empty(x.shape, np.float32)

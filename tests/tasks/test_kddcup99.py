@@ -66,6 +66,13 @@ def test_the_discriminative_machine_of_the_paper_has_its_2647_parameters() -> No
     assert set(COUNTS) < set(INPUTS)
 
 
+def test_the_full_set_s_training_rows_are_the_paper_s() -> None:
+    """Ahn et al. (2012, section 5.3) count 4,408,587 of 4.9 million."""
+    rows = KDDCup99Data(subset="full")._rows(4_898_431)
+    counts = {name: len(chosen) for name, chosen in rows.items()}
+    assert counts == {"train": 4_408_587, "val": 244_922, "test": 244_922}
+
+
 @given(
     words=st.lists(st.sampled_from(["a", "b", "c", "dd"]), min_size=1, max_size=25),
     chunk=st.integers(1, 7),
