@@ -159,5 +159,5 @@ def _under_masks(
     with ExitStack() as stack:
         for layer in layers:
             stack.enter_context(layer.predicting(seed, number))
-        result = module.evaluate(method, batch)
+        result: Tensor = module.evaluate(method, batch)
     return result
