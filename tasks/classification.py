@@ -122,7 +122,14 @@ class Classification(SGMCMCModule):
         return class_metrics(prediction.mean, prediction.nll, batch[1])
 
     def describe(self) -> dict[str, Any]:
-        """Return how far chains agree, and how the entropy tells examples of another kind."""
+        """Return what each chain alone predicts, how far chains agree, and what others look like.
+
+        With several chains ``chains`` has the ``agreement`` and ``total_variation`` of their
+        ensembles, and ``metrics``, those of each chain's own ensemble, lists of K numbers: the
+        chains are then as many repetitions of one run with other seeds. ``out_of_distribution``
+        has for each extra held-out set the ``auroc`` with which the predictive entropy tells its
+        examples from the measured ones, and their mean ``entropy``.
+        """
         keep = self._keep()
         result: dict[str, Any] = {}
         if not keep.num_draws:
@@ -132,7 +139,9 @@ class Classification(SGMCMCModule):
             return result
         means = keep.chain_means(measured, self.trainer)
         if means is not None:
-            result["chains"] = agreement(means)
+            result["chains"] = agreement(means) | {
+                "metrics": _each(means, keep.held_out[measured].examples[1])
+            }
         inside = keep.ensemble(measured).mean
         others = [name for name in keep.held_out if name not in ("val", "test")]
         if others:
@@ -235,3 +244,12 @@ class Classification(SGMCMCModule):
         if 0 < len(matrices) <= 8:
             axes.legend(frameon=False, fontsize="small")
         return figure
+
+
+def _each(means: Tensor, labels: Tensor) -> dict[str, list[float]]:
+    """Return the metrics of each chain's mean probabilities [K, N, C], lists of K numbers."""
+    rows = []
+    for p in means:
+        nll = -p.gather(1, labels[:, None]).squeeze(1).log()
+        rows.append(class_metrics(p, nll, labels))
+    return {name: [row[name] for row in rows] for name in rows[0]}

@@ -115,12 +115,26 @@ def test_chains_agree_and_the_middle_is_strange(tmp_path: Path) -> None:
     found = module.describe()
     assert found["chains"]["agreement"] > 0.97
     assert 0 < found["chains"]["total_variation"] < 0.05
+    means = keep.chain_means("test", module.trainer)
+    assert means is not None
+    labels = keep.held_out["test"].examples[1]
+    for p, error, nll in zip(
+        means,
+        found["chains"]["metrics"]["error_percent"],
+        found["chains"]["metrics"]["nll"],
+        strict=True,
+    ):
+        assert error == pytest.approx(100 * float((p.argmax(1) != labels).double().mean()))
+        assert nll == pytest.approx(-float(p[torch.arange(300), labels].log().mean()))
     strange = found["out_of_distribution"]["middle"]
     assert strange["auroc"] > 0.95
     assert strange["entropy"] > 0.5  # log 3 is 1.1
     metrics = module.metrics(keep.ensemble("test"), keep.held_out["test"].examples)
     assert metrics["error_percent"] < 2  # Bayes' rule: less than 1
-    assert set(keep.reference) == {"val", "test"}  # the strange ones have no labels to be measured by
+    assert set(keep.reference) == {
+        "val",
+        "test",
+    }  # the strange ones have no labels to be measured by
     assert set(module.figures(keep)) == {"weights", "reliability", "error", "entropy"}
     last = keep.history[-1]["test/ensemble_error_percent"]
     assert last == metrics["error_percent"]
