@@ -134,7 +134,7 @@ def test_chains_agree_and_the_middle_is_strange(tmp_path: Path) -> None:
     assert set(keep.reference) == {
         "val",
         "test",
-    }  # the strange ones have no labels to be measured by
+    }  # the others have no labels
     assert set(module.figures(keep)) == {"weights", "reliability", "error", "entropy"}
     last = keep.history[-1]["test/ensemble_error_percent"]
     assert last == metrics["error_percent"]
