@@ -1,6 +1,7 @@
 """What a run may add to a chain."""
 
 from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
+from lightning_sgmcmc.callbacks.distillation import Distillation
 from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.callbacks.guard import ChainDivergedError, ChainGuard, ReplicasDifferError
 from lightning_sgmcmc.callbacks.progress import ChainProgress
@@ -11,6 +12,7 @@ __all__ = [
     "ChainDivergedError",
     "ChainGuard",
     "ChainProgress",
+    "Distillation",
     "GradualPruning",
     "KeepDraws",
     "ReplicasDifferError",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
-from lightning_sgmcmc.posterior.draws import Draw, DrawStore
+from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.posterior.draws import Draw, DrawStore, save_tensors
+from lightning_sgmcmc.posterior.predict import MEMORY, Load, ensemble, evaluate, num_examples
 from lightning_sgmcmc.selection import mismatched
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ class Posterior:
     """Draws of the weights of a module.
 
     Args:
-        module: The module whose weights were sampled. It is changed by iterating and predicting.
+        module: The module whose weights were sampled. Iterating changes its weights.
         stores: One opened store a chain.
 
     Attributes:
@@ -68,36 +71,73 @@ class Posterior:
             self.module.load_state_dict(store.load(draw), strict=False)
             yield self.module
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def num_chains(self) -> int:
+        """Number of chains."""
+        return len(self.stores)
+
+    def chain(self, index: int) -> Posterior:
+        """Return the posterior of one chain's draws, to see whether the chains agree.
+
+        Args:
+            index: From 0 to ``num_chains - 1``, in the order of ``stores``.
+
+        Raises:
+            IndexError: If there is no such chain.
+        """
+        if not 0 <= index < self.num_chains:
+            raise IndexError(f"the posterior has chains 0 to {self.num_chains - 1}, got {index}")
+        return Posterior(self.module, [self.stores[index]])
+
+    def predict(self, x: Tensor, memory: int | str = MEMORY) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation over draws of the network's output.
 
         Args:
             x: What the module's ``forward`` takes, [B, ...].
+            memory: Working memory in bytes, or text such as ``"512 MiB"``: see
+                :class:`~lightning_sgmcmc.posterior.predict.Plan`.
 
         Returns:
             Two tensors [B, ...]. The deviation is that of the weights alone, without noise.
         """
-        prediction = self._average(lambda module: (module(x), torch.zeros(len(x))))
-        return prediction.mean.to(x.dtype), prediction.std.to(x.dtype)
+        found = ensemble(self.module, self.loads, self.weights, "forward", x, memory)
+        return found.mean.to(x.dtype), found.std.to(x.dtype)
 
-    @torch.no_grad()
-    def predictive(self, batch: Any) -> Prediction:
-        """Return the ensemble of ``module.predictive`` on a batch, with its log density."""
-        return self._average(lambda module: (module.predictive(batch), module.nll(batch)))
+    def predictive(self, batch: Any, memory: int | str = MEMORY) -> Prediction:
+        """Return the ensemble of ``module.predictive`` on a batch, with its log density.
 
-    def _average(self, evaluate: Callable[[SGMCMCModule], tuple[Tensor, Tensor]]) -> Prediction:
-        """Return the ensemble of outputs and negative log-likelihoods, [B, ...] and [B]."""
-        metric: PosteriorEnsemble | None = None
-        for weight, module in zip(self.weights.tolist(), self, strict=True):
-            output, nll = evaluate(module)
-            if metric is None:
-                metric = PosteriorEnsemble(len(output), tuple(output.shape[1:])).to(output.device)
-            index = torch.arange(len(output), device=output.device)
-            metric.update(output, nll.to(output.device), index, weight)
-        assert metric is not None
-        prediction: Prediction = metric.compute()
-        return prediction
+        Args:
+            batch: What ``predictive`` and ``nll`` take.
+            memory: As in :meth:`predict`.
+        """
+        method = "predictive_and_nll"
+        return ensemble(self.module, self.loads, self.weights, method, batch, memory)
+
+    def predictions(
+        self, batch: Any, method: str = "predictive", memory: int | str = MEMORY
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what each draw predicts, some draws at a time.
+
+        Args:
+            batch: What the method takes, B examples.
+            method: A method of the module that returns one row per example.
+            memory: As in :meth:`predict`; what is yielded comes on top.
+
+        Yields:
+            Weights [k], of which those of all draws sum to one, and outputs [k, B, ...].
+        """
+        size = num_examples(batch)
+        parts: list[Tensor] = []
+        for block in evaluate(self.module, self.loads, method, batch, memory):
+            parts.append(block.outputs[0])
+            if block.examples.stop == size:
+                yield self.weights[block.draws], torch.cat(parts, 1)
+                parts = []
+
+    @property
+    def loads(self) -> list[Load]:
+        """A function for each draw that reads its weights."""
+        return [partial(store.load, draw) for store, draw in self._draws]
 
     def mean_weights(self) -> dict[str, Tensor]:
         """Return the weighted mean of the weights over draws."""
@@ -107,6 +147,19 @@ class Posterior:
                 part = weight * tensor.double()
                 mean[name] = mean[name] + part if name in mean else part
         return {name: tensor.float() for name, tensor in mean.items()}
+
+    def mean_network(self) -> SGMCMCModule:
+        """Return a copy of the module whose weights are the posterior mean."""
+        module = copy.deepcopy(self.module)
+        module.load_state_dict(self.mean_weights(), strict=False)
+        return module
+
+    def save_mean_network(self, path: str | Path) -> None:
+        """Write the state of the posterior mean's ``net`` as a safetensors file.
+
+        It needs nothing of this package: ``net.load_state_dict(load_file(path))``.
+        """
+        save_tensors(Path(path), self.mean_network().net.state_dict())
 
 
 def load_posterior(run_folder: str | Path, module: SGMCMCModule | None = None) -> Posterior:

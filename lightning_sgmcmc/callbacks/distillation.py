@@ -1,0 +1,155 @@
+"""Distil a chain into one network while it runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from lightning_sgmcmc.batches import BatchStream
+from lightning_sgmcmc.callbacks.draws import KeepDraws
+from lightning_sgmcmc.callbacks.run import run_folder
+from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior.distill import (
+    DEFAULT_OPTIMIZER,
+    MakeOptimizer,
+    Student,
+    check_probabilities,
+)
+from lightning_sgmcmc.posterior.draws import save_tensors, write_beside
+from lightning_sgmcmc.posterior.held_out import MEASURED
+from lightning_sgmcmc.strategies import replicas
+
+
+class Distillation(L.Callback):
+    """Teach a student the predictions of the chain's states as they come.
+
+    After burn-in, every so many steps, the current state predicts a minibatch of perturbed
+    training inputs and the student takes a step towards its probabilities, their mean over the
+    chains if there are several: see :class:`~lightning_sgmcmc.posterior.distill.Student` for the
+    objective (Korattikara, Rathod, Murphy, Welling 2015, Algorithm 1). Every state counts alike,
+    also where the step size decays. The chain is not touched. A run that continues from a
+    checkpoint gives the same student to the bit.
+
+    At the end the run's folder has ``student.safetensors``, the student's own ``state_dict``, and
+    ``student.json``, its metrics on the held-out sets. Training data come from a
+    :class:`~lightning_sgmcmc.BatchStream` whose first tensor is the inputs.
+
+    Args:
+        student: The network that learns; takes the inputs, returns logits [B, C].
+        optimizer: Called with the student's parameters, returns the optimizer.
+        every: Steps of the chain between two of the student.
+        start: Step of the chain after which the student learns; None is the end of burn-in.
+        batch_size: Examples of a step.
+        noise_std: Standard deviation of the perturbation, in the inputs' units.
+        prior_precision: Of the student's Gaussian prior.
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(
+        self,
+        student: nn.Module,
+        optimizer: MakeOptimizer = DEFAULT_OPTIMIZER,
+        every: int = 1,
+        start: int | None = None,
+        batch_size: int = 100,
+        noise_std: float = 0.1,
+        prior_precision: float = 0.1,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.every, self.start = every, start
+        #: The student, its optimizer and the number of its steps.
+        self.student = Student(student, optimizer, batch_size, noise_std, prior_precision)
+        self._restored: dict[str, Any] | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Put the student where the chain is, and restore what is to be.
+
+        Raises:
+            ValueError: If the training data are not in a BatchStream.
+        """
+        assert isinstance(pl_module, SGMCMCModule)
+        if not isinstance(trainer.train_dataloader, BatchStream):
+            raise ValueError(
+                "Distillation draws minibatches of its own: train on a BatchStream, got "
+                f"{type(trainer.train_dataloader).__name__}"
+            )
+        self.student.net.to(pl_module.device)
+        self.student.seed = pl_module.sampler.seed
+        if self._restored is not None:
+            self.student.load_state_dict(self._restored)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        """Let the student learn from the state that the step just reached, if it is time."""
+        assert isinstance(pl_module, SGMCMCModule)
+        start = pl_module.draw_schedule.burn_in if self.start is None else self.start
+        step = trainer.global_step
+        if step <= start or (step - start) % self.every:
+            return
+        assert pl_module.stream is not None
+        data = pl_module.stream.tensors
+        batch = self.student.minibatch(data, step)
+        probabilities = self._teach(trainer, pl_module, batch)
+        loss = self.student.learn(batch, probabilities, pl_module.stream.num_data)
+        if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            pl_module.record({"student/cross_entropy": float(loss)})
+
+    @torch.no_grad()
+    def _teach(self, trainer: L.Trainer, module: SGMCMCModule, batch: Any) -> Tensor:
+        """Return the probabilities [B, C] of the chains' states, averaged over all chains."""
+        training = module.training
+        module.eval()
+        probabilities = module.evaluate("predictive", batch)
+        module.train(training)
+        if module.chains is not None:
+            probabilities = probabilities.mean(0)
+        if not self.student.steps:
+            check_probabilities(probabilities)
+        if not replicas(trainer).data_parallel:
+            probabilities = trainer.strategy.reduce(probabilities, reduce_op="mean")
+        return cast(Tensor, probabilities)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write the student and its metrics."""
+        assert isinstance(pl_module, SGMCMCModule)
+        if not self.student.steps or not trainer.is_global_zero:
+            return
+        folder = run_folder(trainer)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_tensors(folder / "student.safetensors", self.student.net.state_dict())
+        content = {"steps": self.student.steps, "metrics": self.measure(trainer, pl_module)}
+        write_beside(folder / "student.json", json.dumps(content, indent=1))
+
+    def measure(self, trainer: L.Trainer, module: SGMCMCModule) -> dict[str, dict[str, float]]:
+        """Return the student's metrics on the held-out sets that have integer labels."""
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        keep = next((c for c in callbacks if isinstance(c, KeepDraws)), None)
+        found = {}
+        for name, held_out in (keep.held_out if keep else {}).items():
+            if name not in MEASURED:
+                continue
+            x, labels = held_out.examples[:2]
+            if labels.is_floating_point():
+                continue
+            p = self.student.probabilities(x).double()
+            nll = -p.gather(1, labels.long().reshape(-1, 1)).squeeze(1).log()
+            prediction = Prediction(p, torch.zeros_like(p), nll)
+            found[name] = module.metrics(prediction, held_out.examples)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the student, its optimizer and the number of its steps."""
+        return self.student.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take in a checkpoint's state, used when training starts."""
+        self._restored = state_dict

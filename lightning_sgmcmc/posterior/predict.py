@@ -1,0 +1,333 @@
+"""Predicting with many draws at once, in bounded memory."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightning_sgmcmc.chains import ChainStack, _Method
+from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.posterior.narrow import NarrowSoftmax
+
+if TYPE_CHECKING:
+    from lightning_sgmcmc.module import SGMCMCModule
+
+#: Gives the sampled weights of a draw by name when it is called.
+Load = Callable[[], Mapping[str, Tensor]]
+
+#: Working memory unless another is given.
+MEMORY = "512 MiB"
+
+# On the CPU, activations of one pass: large enough that the cost of calling torch is small, small
+# enough that they stay in a core's caches.
+_CACHE = 8 * 2**20
+# Examples of one pass before draws are stacked: matrices with fewer rows multiply slowly.
+_ROWS = 512
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+class Block(NamedTuple):
+    """What some draws say of some examples.
+
+    Attributes:
+        draws: Which draws.
+        examples: Which examples.
+        outputs: [draws, examples, ...], one for each tensor that the method returns.
+    """
+
+    draws: slice
+    examples: slice
+    outputs: tuple[Tensor, ...]
+
+
+class Plan:
+    """How many draws and examples to take at a time in evaluating a method of a module.
+
+    As many draws as the memory allows are loaded and stacked, and batches are cut, so that
+
+        k (2 W + c + a b) <= memory
+
+    for k draws, b examples, W bytes of weights a draw and c + a b bytes of activations, measured
+    as all that one pass over a few examples allocates, freed or not. On the CPU the activations
+    are kept to a few MiB besides. Where ``torch.func.vmap`` cannot follow the method the draws are
+    taken one by one, and a warning says why.
+
+    Args:
+        module: The module; its own weights are left as they are.
+        draws: The draws.
+        method: A method that takes a batch and returns a tensor, or a tuple of them, with one row
+            per example.
+        batch: Tensors, or tuples, lists or dicts of them, with examples along the first axis, on
+            the module's device.
+        memory: Bytes, or text such as ``"512 MiB"``: working memory, without what is returned.
+
+    Attributes:
+        draws: k.
+        examples: b.
+
+    Raises:
+        ValueError: If one draw and one example need more memory.
+    """
+
+    def __init__(
+        self,
+        module: SGMCMCModule,
+        draws: Sequence[Load],
+        method: str,
+        batch: Any,
+        memory: int | str = MEMORY,
+    ) -> None:
+        self._module, self._method = module, method
+        self._call = _Method(module, method)
+        self._device = next(iter(module.parameters())).device
+        budget, size = parse_memory(memory), num_examples(batch)
+        first = {name: tensor.to(self._device) for name, tensor in draws[0]().items()}
+        weights = 2 * sum(tensor.numel() * tensor.element_size() for tensor in first.values())
+        constant, each = self._activations(first, batch, size)
+        cpu = self._device.type == "cpu"
+        tile = _tile(budget, weights, constant, each, size, len(draws), cpu)
+        if tile[0] > 1 and not self._follows(ChainStack(module, [first, first]), batch):
+            tile = _tile(budget, weights, constant, each, size, 1, cpu)
+        self.draws, self.examples = tile
+
+    def stack(self, states: Sequence[Mapping[str, Tensor]]) -> ChainStack:
+        """Return draws, at most k, as stacked weights on the module's device."""
+        return ChainStack(self._module, states).to(self._device)
+
+    def outputs(self, stack: ChainStack, batch: Any) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+        """Yield which examples, and the method's outputs [k, b, ...] under stacked draws.
+
+        Raises:
+            ValueError: If the method does not return one row per example.
+        """
+        size = num_examples(batch)
+        for begin in range(0, size, self.examples):
+            part = slice(begin, min(begin + self.examples, size))
+            outputs = self._pass(stack, cut(batch, part) if self.examples < size else batch)
+            for output in outputs:
+                if output.dim() < 2 or output.shape[1] != part.stop - part.start:
+                    raise ValueError(
+                        f"{self._method} must return one row for each of {part.stop - part.start} "
+                        f"examples, got shape {list(output.shape[1:])}"
+                    )
+            yield part, outputs
+
+    def _pass(self, stack: ChainStack, batch: Any) -> tuple[Tensor, ...]:
+        with torch.no_grad(), NarrowSoftmax():
+            if len(stack) > 1:
+                return _tuple(stack.evaluate(self._method, batch, False))
+            return tuple(output[None] for output in self._one(stack.state_of(0), batch))
+
+    def _one(self, weights: Mapping[str, Tensor], batch: Any) -> tuple[Tensor, ...]:
+        named = {f"module.{name}": tensor for name, tensor in weights.items()}
+        return _tuple(functional_call(self._call, named, (batch,)))
+
+    def _follows(self, stack: ChainStack, batch: Any) -> bool:
+        """Return whether vmap follows the method, found out on two examples."""
+        try:
+            self._pass(stack, cut(batch, slice(0, 2)))
+        except Exception as error:  # whatever a user's method raises under vmap only
+            reason = str(error).strip().split("\n")[0]
+            warnings.warn(
+                "draws are evaluated one by one, because vmap cannot follow "
+                f"{type(self._module).__name__}: {reason}",
+                stacklevel=2,
+            )
+            return False
+        return True
+
+    @torch.no_grad()
+    def _activations(self, weights: Mapping[str, Tensor], batch: Any, size: int) -> tuple[int, int]:
+        """Return c and a: one draw on b examples allocates about c + a b bytes."""
+
+        def allocated(count: int) -> int:
+            with _Allocated() as seen:
+                self._one(weights, cut(batch, slice(0, count)))
+            return int(seen.bytes)
+
+        few = min(4, size)
+        total = allocated(few)
+        if few < 4:
+            return 0, -(-total // few)
+        each = max(0, total - allocated(2)) // 2
+        return max(0, total - 4 * each), each
+
+
+def evaluate(
+    module: SGMCMCModule,
+    draws: Sequence[Load],
+    method: str,
+    batch: Any,
+    memory: int | str = MEMORY,
+) -> Iterator[Block]:
+    """Evaluate a method of a module under many draws, each of which is loaded once.
+
+    Args:
+        module: See :class:`Plan`.
+        draws: See :class:`Plan`.
+        method: See :class:`Plan`.
+        batch: See :class:`Plan`.
+        memory: See :class:`Plan`.
+
+    Yields:
+        Blocks: every example of some draws before the next draws.
+
+    Raises:
+        ValueError: If one draw and one example need more memory, or the method does not return
+            one row per example.
+    """
+    plan = Plan(module, draws, method, batch, memory)
+    for start in range(0, len(draws), plan.draws):
+        some = slice(start, min(start + plan.draws, len(draws)))
+        stack = plan.stack([load() for load in draws[some]])
+        for part, outputs in plan.outputs(stack, batch):
+            yield Block(some, part, outputs)
+            del outputs
+        del stack  # before the next draws are read
+
+
+def ensemble(
+    module: SGMCMCModule,
+    draws: Sequence[Load],
+    weights: Tensor,
+    method: str,
+    batch: Any,
+    memory: int | str = MEMORY,
+) -> Prediction:
+    """Return the weighted average over draws, as PosteriorEnsemble does one draw at a time.
+
+    Args:
+        module: See :class:`Plan`.
+        draws: See :class:`Plan`.
+        weights: Their weights, which sum to one, [number of draws], in float64.
+        method: Returns what is averaged and, if it is a pair, negative log-likelihoods of
+            examples; otherwise ``nll`` is 0.
+        batch: See :class:`Plan`.
+        memory: See :class:`Plan`.
+
+    Raises:
+        ValueError: See :func:`evaluate`.
+    """
+    size = num_examples(batch)
+    total = squares = log_density = torch.empty(0)
+    for block in evaluate(module, draws, method, batch, memory):
+        f = block.outputs[0].double()
+        if not total.numel():
+            total = f.new_zeros(size, *f.shape[2:])
+            squares, log_density = torch.zeros_like(total), f.new_full((size,), -torch.inf)
+            weights = weights.to(f.device)
+        w = weights[block.draws]
+        total[block.examples] += torch.tensordot(w, f, 1)
+        squares[block.examples] += torch.tensordot(w, f.square_(), 1)
+        if len(block.outputs) > 1:
+            terms = torch.logsumexp(w.log()[:, None] - block.outputs[1].double(), 0)
+            part = log_density[block.examples]
+            log_density[block.examples] = torch.logaddexp(part, terms)
+        else:
+            log_density[block.examples] = 0
+    return Prediction(total, (squares - total**2).clamp_min(0).sqrt(), -log_density)
+
+
+class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all that is computed, freed or not."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        outputs = result if isinstance(result, (tuple, list)) else [result]
+        for output, returned in zip(outputs, func._schema.returns, strict=False):
+            if isinstance(output, Tensor) and returned.alias_info is None:  # not a view
+                self.bytes += output.numel() * output.element_size()
+        return result
+
+
+def _tile(
+    budget: int, weights: int, constant: int, each: int, size: int, draws: int, cpu: bool
+) -> tuple[int, int]:
+    """Return how many draws and how many examples to take at a time."""
+    needed = weights + constant + each
+    if needed > budget:
+        raise ValueError(
+            f"one draw and one example take {needed / 2**20:.3g} MiB, more than memory = "
+            f"{budget / 2**20:.3g} MiB: raise it"
+        )
+
+    def examples(k: int) -> int:
+        room = budget // k - weights
+        if cpu:
+            room = min(room, max(_CACHE // k, constant + each))
+        return max(1, min(size, (room - constant) // max(each, 1)))
+
+    rows = min(size, _ROWS)
+    k = min(draws, budget // (weights + constant + each * rows))
+    if cpu:
+        k = min(k, _CACHE // (constant + each * rows + 1))
+    k = max(1, k)
+    return k, examples(k)
+
+
+def parse_memory(memory: int | str) -> int:
+    """Return a number of bytes, given as such or as text such as ``"512 MiB"`` or ``"2GB"``.
+
+    Raises:
+        ValueError: If it is not a positive amount.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]i?B)?\s*", str(memory), re.IGNORECASE)
+    try:
+        amount = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else 0
+    except ValueError:
+        amount = 0
+    if amount < 1:
+        raise ValueError(f'memory must be bytes or text such as "512 MiB", got {memory!r}')
+    return amount
+
+
+def num_examples(batch: Any) -> int:
+    """Return the number of examples in a batch, the length of its tensors' first axes.
+
+    Raises:
+        ValueError: If there is no tensor, or the lengths differ.
+    """
+    lengths = {len(tensor) for tensor in _tensors(batch)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(
+            "a batch needs tensors with the same examples along their first axis, got lengths "
+            f"{sorted(lengths)}"
+        )
+    return lengths.pop()
+
+
+def cut(batch: Any, part: slice | Tensor) -> Any:
+    """Return some examples of a batch."""
+    if isinstance(batch, Tensor):
+        return batch[part]
+    if isinstance(batch, Mapping):
+        return {key: cut(value, part) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        values = [cut(value, part) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    return batch
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, (Mapping, tuple, list)):
+        for value in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(value)
+
+
+def _tuple(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
