@@ -58,6 +58,7 @@ class Data(L.LightningDataModule):
         self.x, self.y = x, y
 
     def train_dataloader(self) -> BatchStream:
+        """Return the minibatch stream."""
         return BatchStream((self.x, self.y), BATCH)
 
 
@@ -100,7 +101,7 @@ def bare(x: torch.Tensor, y: torch.Tensor, block: int) -> Iterator[float]:
             place = (place + BATCH) % N
             loss = functional.cross_entropy(net(x[chosen]), y[chosen])
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
         yield time.perf_counter() - began
 
