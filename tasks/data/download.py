@@ -7,6 +7,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -41,9 +42,9 @@ def fetch(url: str, path: str | Path, checksum: str) -> Path:
     if path.is_file():
         _check(digest(path, checksum), checksum, f"{path}", "delete it to fetch it anew")
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         _download(url, temporary)
         found = digest(temporary, checksum)
         _check(found, checksum, f"what {url} sent", f"get the original and put it at {path}")
@@ -55,7 +56,8 @@ def fetch(url: str, path: str | Path, checksum: str) -> Path:
             f"machine and put it at {path}"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return path
 
 

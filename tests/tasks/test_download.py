@@ -57,6 +57,12 @@ def test_without_network_the_error_says_what_to_fetch_and_where_it_goes(tmp_path
     assert list(path.parent.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_the_same_error(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "sets").write_text("a file in the way")
+    with pytest.raises(FileNotFoundError, match="put it at"):
+        fetch(source.as_uri(), tmp_path / "sets" / "set.bin", checksum("md5"))
+
+
 def test_a_download_that_breaks_off_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
