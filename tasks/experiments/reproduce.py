@@ -30,6 +30,7 @@ TABLES = (
     "a9a",
     "australian",
     "hasgld_gaussian",
+    "kdd99",
     "mnist79",
     "psgld_gaussian",
     "spike_slab",
