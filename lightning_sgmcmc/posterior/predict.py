@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_sgmcmc.chains import ChainStack, _Method
 from lightning_sgmcmc.metrics import Prediction
-from lightning_sgmcmc.posterior.narrow import NarrowSoftmax
+from lightning_sgmcmc.posterior.layout import ExamplesLast
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.module import SGMCMCModule
@@ -120,7 +120,7 @@ class Plan:
             yield part, outputs
 
     def _pass(self, stack: ChainStack, batch: Any) -> tuple[Tensor, ...]:
-        with torch.no_grad(), NarrowSoftmax():
+        with torch.no_grad(), ExamplesLast(stacked=len(stack) > 1):
             if len(stack) > 1:
                 return _tuple(stack.evaluate(self._method, batch, False))
             return tuple(output[None] for output in self._one(stack.state_of(0), batch))
@@ -216,23 +216,36 @@ def ensemble(
         ValueError: See :func:`evaluate`.
     """
     size = num_examples(batch)
-    total = squares = log_density = torch.empty(0)
+    mean = squares = log_density = torch.empty(0)
     for block in evaluate(module, draws, method, batch, memory):
-        f = block.outputs[0].double()
-        if not total.numel():
-            total = f.new_zeros(size, *f.shape[2:])
-            squares, log_density = torch.zeros_like(total), f.new_full((size,), -torch.inf)
-            weights = weights.to(f.device)
-        w = weights[block.draws]
-        total[block.examples] += torch.tensordot(w, f, 1)
-        squares[block.examples] += torch.tensordot(w, f.square_(), 1)
+        f = block.outputs[0]
+        f = f.float() if f.dtype.itemsize < 4 else f
+        if not mean.numel():
+            mean = f.new_zeros(size, *f.shape[2:], dtype=torch.float64)
+            squares, weights = torch.zeros_like(mean), weights.to(f.device)
+            log_density = mean.new_full((size,), -torch.inf)
+        w, part = weights[block.draws], block.examples
+        # The draws' own mean and squared deviations in their own type, joined in float64 with
+        # those before (Chan, Golub, LeVeque 1983): nothing cancels, and little memory moves.
+        share, before = float(w.sum()), float(weights[: block.draws.start].sum())
+        own = _summed(w.to(f.dtype), f) / share
+        deviations = _summed(w.to(f.dtype), (f - own).square_())
+        step = own - mean[part]
+        mean[part] += step * (share / (before + share))
+        squares[part] += deviations + step.square_() * (before * share / (before + share))
         if len(block.outputs) > 1:
             terms = torch.logsumexp(w.log()[:, None] - block.outputs[1].double(), 0)
-            part = log_density[block.examples]
-            log_density[block.examples] = torch.logaddexp(part, terms)
+            log_density[part] = torch.logaddexp(log_density[part], terms)
         else:
-            log_density[block.examples] = 0
-    return Prediction(total, (squares - total**2).clamp_min(0).sqrt(), -log_density)
+            log_density[part] = 0
+    return Prediction(mean, squares.sqrt(), -log_density)
+
+
+def _summed(weights: Tensor, values: Tensor) -> Tensor:
+    """Return sum_k w_k f_k of values [k, ...], added up in the order in which they lie."""
+    order = sorted(range(1, values.dim()), key=values.stride, reverse=True)
+    total = torch.tensordot(weights, values.permute(0, *order), 1)
+    return total.permute(*(order.index(axis) for axis in range(1, values.dim())))
 
 
 class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,7 +11,6 @@ and the most memory that a process takes over what it held before.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from torch.func import functional_call
 
 from lightning_sgmcmc import SGLD
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.posterior.predict import ensemble
+from lightning_sgmcmc.posterior.predict import Load, ensemble
 
 NETWORKS = {"20-30-10": [20, 30, 10], "784-400-400-10": [784, 400, 400, 10]}
 KINDS = ("load_state_dict", "functional_call", "stacked")
@@ -78,7 +77,7 @@ class Bench:
     def run(self, kind: str, method: str) -> Tensor:
         """Return the mean over draws of a method's outputs, [B, C]."""
         if kind == "stacked":
-            loads = [partial(dict, draw) for draw in self.draws]
+            loads: list[Load] = [partial(dict, draw) for draw in self.draws]
             return ensemble(self.module, loads, self.weights, method, self.x).mean.float()
         total = torch.zeros(())
         call = _Predictive(self.module, method)
@@ -106,8 +105,14 @@ def peak(arguments: list[str], kind: str, name: str) -> float:
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def _resident() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _peak_resident() -> float:
+    """Return the most MiB resident since the last call to :func:`_forget_peak`; Linux only."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def main() -> None:
@@ -124,9 +129,10 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     if args.peak:
         bench = Bench(NETWORKS[args.peak[1]], args.draws, args.inputs)
-        before = _resident()
+        _forget_peak()
+        before = _peak_resident()
         bench.run(args.peak[0], "predictive")
-        print(_resident() - before)
+        print(_peak_resident() - before)
         return
     print(hardware(torch.device("cpu")))
     print(f"{args.draws} draws, {args.inputs} inputs; least of {args.rounds} rounds")

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.posterior import DrawStore, Posterior, predict
-from lightning_sgmcmc.posterior.narrow import NarrowSoftmax
+from lightning_sgmcmc.posterior.layout import ExamplesLast
 from tests.toy import NUM_FEATURES, Toy
 
 CLASSES, WIDTH = 4, 6
@@ -333,8 +333,34 @@ def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
     ]
     for call in calls:
         expected = call()
-        with NarrowSoftmax():
+        with ExamplesLast():
             found = call()
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
         assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_of_stacked_draws(bias: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 3, generator=generator)
+    weights = torch.randn(4, 5, 3, generator=generator)
+    shifts = torch.randn(4, 5, generator=generator) if bias else torch.zeros(4, 5)
+
+    def layer(w: Tensor, b: Tensor) -> Tensor:
+        return functional.linear(x, w, b if bias else None)
+
+    with ExamplesLast(stacked=True):
+        found = torch.func.vmap(layer)(weights, shifts)
+    expected = torch.einsum("kij,bj->kbi", weights, x) + shifts[:, None]
+    torch.testing.assert_close(found, expected)
+
+
+def test_weighted_sums_in_any_order_in_memory() -> None:
+    values = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0)).double()
+    weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    expected = torch.einsum("k,kabc->abc", weights, values)
+    for order in ((0, 1, 2, 3), (0, 3, 1, 2), (0, 2, 3, 1), (0, 3, 2, 1)):
+        lying = values.permute(order).contiguous()
+        back = lying.permute(*(order.index(axis) for axis in range(4)))
+        torch.testing.assert_close(predict._summed(weights, back), expected)
