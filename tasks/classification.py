@@ -21,6 +21,7 @@ from lightning_sgmcmc.metrics import (
     reliability,
 )
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior.held_out import MEASURED, TRAINING
 from tasks.nets.mlp import MLP
 from tasks.nets.resnet import ResNet20
 
@@ -42,9 +43,9 @@ ROWS = {
 class Classification(SGMCMCModule):
     """p(y = c | x, w) = softmax(net(x))_c, with batches x [B, ...] and y [B] in 0, ..., C - 1.
 
-    The ensemble averages probabilities. Held-out sets that the data name beside ``val`` and
-    ``test`` are taken for examples of another kind: a run says how well the predictive entropy
-    tells them from the test set.
+    The ensemble averages probabilities. Extra sets of the data are taken for examples of another
+    kind: a run says how well the predictive entropy tells them from the test set. One named
+    ``train`` holds training examples, on which a run is measured too.
 
     Args:
         net: Maps x [B, ...] to logits [B, C]. An :class:`~tasks.nets.mlp.MLP` without ``inputs``
@@ -74,11 +75,11 @@ class Classification(SGMCMCModule):
         loader = data.train_dataloader() if data is not None and stage == "fit" else None
         if isinstance(loader, BatchStream):
             x, y = loader.tensors
+            classes = getattr(data, "num_classes", None) or int(y.max()) + 1
             if isinstance(self.net, MLP):
-                self.net.build(x.shape[1])
+                self.net.build(x.shape[1], classes)
             if isinstance(self.net, ResNet20) and self.net.needs_calibration:
                 self.net.calibrate(torch.split(x[:CALIBRATION], CALIBRATION // 4))
-            classes = getattr(data, "num_classes", None) or int(y.max()) + 1
             self._check_outputs(x, classes)
         super().setup(stage)
 
@@ -124,11 +125,13 @@ class Classification(SGMCMCModule):
     def describe(self) -> dict[str, Any]:
         """Return what each chain alone predicts, how far chains agree, and what others look like.
 
+        ``trace`` has the error of the ensemble so far at the ``steps`` of its draws.
         With several chains ``chains`` has the ``agreement`` and ``total_variation`` of their
         ensembles, and ``metrics``, those of each chain's own ensemble, lists of K numbers: the
         chains are then as many repetitions of one run with other seeds. ``out_of_distribution``
         has for each extra held-out set the ``auroc`` with which the predictive entropy tells its
-        examples from the measured ones, and their mean ``entropy``.
+        examples from the measured ones, and their mean ``entropy``. ``train`` has the metrics of
+        ensemble, posterior mean and last draw on the training examples of an extra set ``train``.
         """
         keep = self._keep()
         result: dict[str, Any] = {}
@@ -143,7 +146,19 @@ class Classification(SGMCMCModule):
                 "metrics": _each(means, keep.held_out[measured].examples[1])
             }
         inside = keep.ensemble(measured).mean
-        others = [name for name in keep.held_out if name not in ("val", "test")]
+        key = f"{measured}/ensemble_error_percent"
+        result["trace"] = {
+            "steps": [int(row["step"]) for row in keep.history],
+            "error_percent": [row[key] for row in keep.history],
+        }
+        if TRAINING in keep.held_out:
+            examples = keep.held_out[TRAINING].examples
+            result["train"] = {
+                "ensemble": self.metrics(keep.ensemble(TRAINING), examples),
+                "posterior_mean": keep.measure_mean(self.trainer, self, TRAINING),
+                "last": keep.measure_network(self.trainer, self, TRAINING),
+            }
+        others = _of_another_kind(keep)
         if others:
             result["out_of_distribution"] = {}
         for name in others:
@@ -168,6 +183,10 @@ class Classification(SGMCMCModule):
                 text = f"{values['error_percent']:.2f} %, NLL {values['nll']:.4f}"
                 rows.append((f"error, {label}", text))
         details = results["task_details"]
+        if "train" in details:
+            values = details["train"]["ensemble"]
+            text = f"{values['error_percent']:.2f} %, NLL {values['nll']:.4f}"
+            rows.append(("error, ensemble of draws, training examples", text))
         if "chains" in details:
             found = details["chains"]
             text = f"{100 * found['agreement']:.2f} %, {found['total_variation']:.4f} apart"
@@ -183,7 +202,7 @@ class Classification(SGMCMCModule):
         if name is not None and keep.num_draws:
             found["reliability"] = self._reliability_figure(keep, name)
             found["error"] = self._error_figure(keep, name)
-            if set(keep.held_out) - {"val", "test"}:
+            if _of_another_kind(keep):
                 found["entropy"] = self._entropy_figure(keep, name)
         return found
 
@@ -226,7 +245,7 @@ class Classification(SGMCMCModule):
         figure = new_figure(6, 4)
         axes = figure.subplots()
         styles = iter(("-", "--", ":", "-."))
-        for held in (name, *sorted(set(keep.held_out) - {"val", "test"})):
+        for held in (name, *_of_another_kind(keep)):
             values = entropy(keep.ensemble(held).mean).cpu().numpy()
             axes.hist(values, 50, density=True, histtype="step", ls=next(styles, "-"), label=held)
         axes.set(xlabel="predictive entropy, nats", ylabel="density", yscale="log")
@@ -244,6 +263,11 @@ class Classification(SGMCMCModule):
         if 0 < len(matrices) <= 8:
             axes.legend(frameon=False, fontsize="small")
         return figure
+
+
+def _of_another_kind(keep: KeepDraws) -> list[str]:
+    """Return the names of the held-out sets that hold examples of another kind."""
+    return sorted(set(keep.held_out) - {*MEASURED, TRAINING})
 
 
 def _each(means: Tensor, labels: Tensor) -> dict[str, list[float]]:

@@ -21,6 +21,8 @@ PROBES = 128
 #: The held-out sets on which runs are measured; a datamodule's ``extra_dataloaders()`` may name
 #: others, such as examples of another kind, which every draw predicts too.
 MEASURED = ("val", "test")
+#: Name of an extra set of training examples; other extra sets are of another kind.
+TRAINING = "train"
 
 
 class HeldOut:

@@ -43,6 +43,8 @@ class ClassData(L.LightningDataModule):
         eval_batch_size: Held-out examples that are predicted at once, a bound on memory.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         split_seed: Seed of whatever is chosen at random here.
+        measure_train: Training examples, the first ones, that every draw predicts too, as an extra
+            set ``train``: a run then has training errors beside the test errors.
 
     Raises:
         ValueError: If a number lies outside its range.
@@ -63,6 +65,7 @@ class ClassData(L.LightningDataModule):
         eval_batch_size: int = 2000,
         sampling: Sampling = "auto",
         split_seed: int = 0,
+        measure_train: int = 0,
     ) -> None:
         super().__init__()
         for name, number in {"num_val": num_val, "num_test": num_test}.items():
@@ -71,12 +74,14 @@ class ClassData(L.LightningDataModule):
         for name, count in {"num_train": num_train, "eval_batch_size": eval_batch_size}.items():
             if count is not None and count < 1:
                 raise ValueError(f"{name} must be positive, got {count}")
+        if measure_train < 0:
+            raise ValueError(f"measure_train must not be negative, got {measure_train}")
         if val_from not in ("random", "last"):
             raise ValueError(f"val_from must be random or last, got {val_from!r}")
         self.num_val, self.num_test, self.num_train = num_val, num_test, num_train
         self.val_from, self.split_seed = val_from, split_seed
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.sampling = sampling
+        self.sampling, self.measure_train = sampling, measure_train
         self._splits: dict[str, tuple[Tensor, Tensor]] = {}
         self._extras: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -217,8 +222,21 @@ class ClassData(L.LightningDataModule):
         return self._loader(self._splits.get("test"))
 
     def extra_dataloaders(self) -> dict[str, Any]:
-        """Return the held-out sets of other data by name, nothing if there are none."""
-        return {name: self._loader(pair) for name, pair in self._extras.items()}
+        """Return the held-out sets of other data by name, and training examples as ``train``.
+
+        Raises:
+            ValueError: If more training examples are to be measured than there are.
+        """
+        found = {name: self._loader(pair) for name, pair in self._extras.items()}
+        if self.measure_train:
+            x, y = self.tensors("train")
+            if self.measure_train > len(y):
+                raise ValueError(
+                    f"measure_train = {self.measure_train}, but there are {len(y)} training "
+                    "examples: lower it"
+                )
+            found["train"] = self._loader((x[: self.measure_train], y[: self.measure_train]))
+        return found
 
     def _loader(self, pair: tuple[Tensor, Tensor] | None) -> Any:
         return [] if pair is None else DataLoader(TensorDataset(*pair), self.eval_batch_size)

@@ -1,0 +1,167 @@
+"""Table 1 of natural Langevin dynamics: its commands, its network's start, training metrics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from lightning_sgmcmc import cli, load_posterior
+from lightning_sgmcmc.baselines import Dropout
+from lightning_sgmcmc.chains import starts
+from lightning_sgmcmc.priors import FlatPrior
+from tasks.classification import Classification
+from tasks.data.mnist import MNISTData
+from tasks.experiments import nld
+from tasks.experiments.cell import Cell
+from tasks.nets.fan_in_mlp import FanInMLP
+from tests.tasks.test_images import root as mnist_files
+
+ROOT = Path(__file__).resolve().parents[2]
+files = mnist_files
+
+
+def test_names_are_unique_and_the_grid_is_the_paper_s() -> None:
+    names = [cell.name for cell in (*nld.cells(), *nld.choices())]
+    assert len(set(names)) == len(names)
+    assert len(nld.choices()) == 4 * 4 * 3 + 2 * 4
+    assert all(nld.STEP[kind] in steps for kind, steps in nld.GRID.items())
+    assert {"euclidean", "qdop-frozen", "sgd", "dropout"} < set(names)
+
+
+@pytest.mark.parametrize("cell", nld.cells(), ids=lambda c: c.name)
+def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
+    config = ROOT / "configs" / "papers" / cell.config
+    with pytest.raises(SystemExit) as stop:
+        cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
+    output = capsys.readouterr()
+    assert stop.value.code == 0, output.err
+    content = yaml.safe_load(output.out)
+    model, data = content["model"]["init_args"], content["data"]["init_args"]
+    assert model["net"]["init_args"]["hidden"] == [400, 400]
+    assert (data["num_val"], data["val_from"], data["scale"]) == (10_000, "last", "unit")
+    assert (data["batch_size"], data["measure_train"]) == (100, 10_000)
+    assert model["schedule"]["init_args"] == {"every": 10_000, "factor": 0.5}
+    sampler = model["sampler"]["init_args"]
+    name = model["sampler"]["class_path"].rsplit(".", 1)[-1]
+    if cell.name in nld.POINTS:
+        assert name == "Optimized"
+        assert sampler["prior"]["class_path"].endswith("FlatPrior")
+        assert model["burn_in"] + 1 == content["trainer"]["max_steps"]
+        assert model["net"]["init_args"]["dropout"] == 0.5 * (cell.name == "dropout")
+        return
+    assert (model["burn_in"], model["thinning"]) == (500, 100)
+    assert sampler["prior"]["init_args"]["variance"] == 0.1
+    assert sampler["temperature"] == 1.0
+    assert model["freeze_preconditioner"] == cell.name.endswith("frozen")
+    if cell.name.startswith("qdop"):
+        assert (name, sampler["eps"], sampler["power"], sampler["memory"]) == (
+            "NaturalLangevin",
+            1e-4,
+            0.5,
+            None,
+        )
+    elif cell.name.startswith("dop"):
+        metric = sampler["preconditioner"]
+        assert metric["class_path"].endswith("DiagonalFisher")
+        assert (metric["init_args"]["eps"], metric["init_args"]["power"]) == (1e-4, 0.5)
+
+
+def test_weights_start_with_variance_one_over_fan_in() -> None:
+    """Variances of 80,000 and 40,000 numbers, to 5 standard errors; other chains start alike."""
+    torch.manual_seed(0)
+    module = Classification(FanInMLP((200, 200)), lambda p: nld_sampler(p))
+    assert isinstance(module.net, FanInMLP)
+    module.net.build(400)
+    found = starts(
+        module, [n for n, _ in module.named_parameters()], "reinitialise", 0, [0, 1], FlatPrior()
+    )
+    for start in found:
+        for layer, inputs in ((0, 400), (2, 200), (4, 200)):
+            w = start[f"net.layers.{layer}.weight"]
+            error = 5 * (2 / w.numel()) ** 0.5
+            assert float(w.square().mean()) * inputs == pytest.approx(1, abs=error)
+            assert not start[f"net.layers.{layer}.bias"].any()
+    assert not torch.equal(*(start["net.layers.2.weight"] for start in found))
+
+
+def nld_sampler(params: Any) -> Any:
+    from lightning_sgmcmc import SGLD
+
+    return SGLD(params, 0.1)
+
+
+def test_dropout_stands_before_every_hidden_activation() -> None:
+    kinds = [type(part) for part in FanInMLP((8, 8), inputs=3, dropout=0.5).layers]
+    assert kinds == [nn.Linear, Dropout, nn.ReLU, nn.Linear, Dropout, nn.ReLU, nn.Linear]
+
+
+def test_a_small_run_measures_training_examples(files: Path) -> None:
+    """Ensemble and posterior-mean network, recomputed from the draws on disk."""
+    cell = next(c for c in nld.cells() if c.name == "qdop-frozen")
+    small = [
+        "--model.net.hidden=[6]",
+        "--model.sampler.lr=0.000001",
+        "--model.burn_in=20",
+        "--model.thinning=5",
+        "--model.draw_budget=100",
+        "--trainer.max_steps=60",
+        "--trainer.logger=false",
+        "--trainer.enable_progress_bar=false",
+        f"--data.root={files}",
+        "--data.num_val=10",
+        "--data.measure_train=12",
+        "--data.batch_size=10",
+    ]
+    config = ROOT / "configs" / "papers" / cell.config
+    out = files / "qdop-frozen"
+    cli.main(
+        ROOT / "configs", ["--config", str(config), *cell.overrides, *small, "--out", str(out)]
+    )
+    content = json.loads((out / "results.json").read_text())
+    found = content["task_details"]["train"]
+    data = MNISTData(str(files), flatten=True, num_val=10, val_from="last")
+    data.setup()
+    x, y = (t[:12] for t in data.tensors("train"))
+    posterior = load_posterior(out)
+    with torch.no_grad():
+        p = torch.stack([module(x).softmax(1) for module in posterior]).double()
+    assert len(p) == 8
+    mean = torch.tensordot(posterior.weights.double(), p, 1)
+    nll = -mean[torch.arange(12), y].log().mean()
+    assert found["ensemble"]["nll"] == pytest.approx(float(nll), rel=1e-5)
+    error = 100 * float((mean.argmax(1) != y).double().mean())
+    assert found["ensemble"]["error_percent"] == pytest.approx(error)
+    assert found["posterior_mean"]["nll"] != found["ensemble"]["nll"]
+    assert "out_of_distribution" not in content["task_details"]
+    text = nld.render({"qdop-frozen": content}, False)
+    train, test = found["posterior_mean"], content["metrics"]["posterior_mean"]
+    numbers = [train["nll"], 100 - train["error_percent"], test["nll"], 100 - test["error_percent"]]
+    values = " | ".join(f"{n:.{d}f}" for n, d in zip(numbers, (4, 2, 4, 2), strict=True))
+    assert f"| PostMean, QDOP, C frozen after burn-in | {values} |" in text
+    assert "| Ensemble, DOP | - | - | - | - |" in text
+
+
+def test_the_most_accurate_of_the_grid() -> None:
+    def run(error: float) -> dict[str, Any]:
+        return {"metrics": {"ensemble_val": {"error_percent": error, "nll": 0.1}}}
+
+    text = nld.render(
+        {"sgd-lr0.1": run(2.0), "sgd-lr1": run(1.5), "qdop-lr0.1-variance1": None}, True
+    )
+    assert "Most accurate: sgd-lr1." in text
+    assert "| sgd-lr0.1 | 98.00 | 0.1000 |" in text
+
+
+def test_more_training_examples_than_there_are(files: Path) -> None:
+    data = MNISTData(str(files), measure_train=41)
+    data.setup()
+    with pytest.raises(ValueError, match="measure_train = 41, but there are 40 training"):
+        data.extra_dataloaders()
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        MNISTData(measure_train=-1)
