@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "sigmoid": nn.Sigmoid}
@@ -19,7 +18,7 @@ class MLP(nn.Module):
         hidden: Units of the hidden layers; none makes a linear map.
         activation: ``relu``, ``tanh``, ``silu`` or ``sigmoid``.
         inputs: Features of x; None leaves it to the data, by :meth:`build`.
-        outputs: Outputs.
+        outputs: Outputs; None leaves it to the data too.
 
     Raises:
         ValueError: If a number is not positive or the activation is unknown.
@@ -30,46 +29,69 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (50,),
         activation: Literal["relu", "tanh", "silu", "sigmoid"] = "relu",
         inputs: int | None = None,
-        outputs: int = 1,
+        outputs: int | None = 1,
     ) -> None:
         super().__init__()
         if activation not in _ACTIVATIONS:
             raise ValueError(
                 f"activation must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
             )
-        if min((*hidden, outputs)) < 1 or (inputs is not None and inputs < 1):
+        if min((*hidden, outputs or 1)) < 1 or outputs == 0 or (inputs is not None and inputs < 1):
             raise ValueError(
                 f"layers need at least one unit, got inputs = {inputs}, hidden = {list(hidden)}, "
                 f"outputs = {outputs}"
             )
-        sizes = [*hidden, outputs]
+        sizes = [*hidden, outputs or 1]
         first = nn.Linear(1, sizes[0])
-        first.in_features, first.weight = 0, nn.Parameter(torch.empty(sizes[0], 0))
         rest = [nn.Linear(m, n) for m, n in pairwise(sizes)]
+        _resize(first, inputs=0)
+        if outputs is None:
+            _resize([first, *rest][-1], outputs=0)
         parts: list[nn.Module] = [first]
         for layer in rest:
             parts += [_ACTIVATIONS[activation](), layer]
         self.layers = nn.Sequential(*parts)
-        if inputs is not None:
+        if inputs is not None and outputs is not None:
             self.build(inputs)
+        elif inputs is not None:
+            _resize(first, inputs=inputs)
 
-    def build(self, inputs: int) -> None:
-        """Give the first layer its inputs, and weights as torch draws them; a second call is idle.
+    def build(self, inputs: int, outputs: int | None = None) -> None:
+        """Give the net its sizes, and open layers weights as torch draws them; then it is idle.
+
+        Args:
+            inputs: Features of the data.
+            outputs: What the net is to give, where that was left to the data.
 
         Raises:
-            ValueError: If it already has another number of inputs.
+            ValueError: If it already has another number of inputs, or its outputs stay open.
         """
-        first = self.layers[0]
+        first, last = self.layers[0], self.layers[-1]
         assert isinstance(first, nn.Linear)
-        if first.in_features == inputs:
-            return
-        if first.in_features:
+        assert isinstance(last, nn.Linear)
+        if first.in_features not in (0, inputs):
             raise ValueError(f"the net takes {first.in_features} inputs, the data have {inputs}")
-        first.in_features = inputs
-        first.weight = nn.Parameter(first.weight.new_empty(first.out_features, inputs))
-        first.reset_parameters()
+        if not last.out_features and not outputs:
+            raise ValueError("the net's outputs are left to the data: give their number")
+        opened = {}
+        if not first.in_features:
+            opened[first] = {"inputs": inputs}
+        if not last.out_features:
+            assert outputs is not None
+            opened[last] = opened.get(last, {}) | {"outputs": outputs}
+        for layer, sizes in opened.items():
+            _resize(layer, **sizes)
+            layer.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs, [B, outputs]."""
         result: Tensor = self.layers(x)
         return result
+
+
+def _resize(layer: nn.Linear, inputs: int | None = None, outputs: int | None = None) -> None:
+    """Give a layer other sizes, and weights that are not set; None keeps a size."""
+    layer.in_features = layer.in_features if inputs is None else inputs
+    layer.out_features = layer.out_features if outputs is None else outputs
+    layer.weight = nn.Parameter(layer.weight.new_empty(layer.out_features, layer.in_features))
+    layer.bias = nn.Parameter(layer.bias.new_empty(layer.out_features))

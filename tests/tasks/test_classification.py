@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior, Sampler, cli
 from lightning_sgmcmc.callbacks import KeepDraws
+from lightning_sgmcmc.posterior import load_posterior
 from tasks.classification import Classification
 from tasks.nets.mlp import MLP
 from tests.toy import trainer
@@ -63,7 +64,7 @@ class Task(Classification):
         self,
         sampler: Callable[[Iterable[Any]], Sampler],
         hidden: int = 16,
-        outputs: int = CLASSES,
+        outputs: int | None = None,
         **chain: Any,
     ) -> None:
         super().__init__(MLP((hidden,), outputs=outputs), sampler, **chain)
@@ -167,6 +168,31 @@ def test_a_run_from_the_command_line_says_it_all(
     )
     figures = {p.stem for p in (folder / "figures").glob("*.png")}
     assert {"weights", "reliability", "error", "entropy"} <= figures
+    # The sizes that the data gave the network are those of its draws.
+    x, y = blobs(300, 1)
+    p, _ = load_posterior(folder).predict(x)
+    error = 100 * float((p.argmax(1) != y).double().mean())
+    assert error == pytest.approx(content["metrics"]["ensemble"]["error_percent"], abs=1)
+
+
+@pytest.mark.parametrize("hidden", [(), (5,)])
+def test_a_network_takes_its_open_sizes_from_the_data(hidden: tuple[int, ...]) -> None:
+    open_net = MLP(hidden, outputs=None)
+    with pytest.raises(ValueError, match="outputs are left to the data"):
+        open_net.build(4)
+    torch.manual_seed(1)
+    open_net.build(4, 3)
+    torch.manual_seed(1)
+    open_net.build(4, 3)  # idle: nothing is drawn anew
+    assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(1)))
+    assert open_net(torch.zeros(2, 4)).shape == (2, 3)
+    assert [p.shape for p in open_net.parameters()] == [
+        p.shape for p in MLP(hidden, inputs=4, outputs=3).parameters()
+    ]
+    bound = open_net.layers[0].in_features ** -0.5
+    assert 0 < float(open_net.layers[0].weight.detach().abs().max()) <= bound  # as torch draws them
+    with pytest.raises(ValueError, match="takes 4 inputs, the data have 5"):
+        open_net.build(5, 3)
 
 
 def test_a_network_with_too_few_outputs_is_refused(tmp_path: Path) -> None:
