@@ -367,14 +367,20 @@ class SGMCMCModule(L.LightningModule):
             self._stack_chains()
 
     def _stack_chains(self) -> None:
-        """Stack the chains' weights if there are several."""
-        if self.num_chains == 1 or self.chains is not None:
+        """Put every chain of this process where it starts, stacked if there are several."""
+        before = self._first_chain()
+        if self.chains is not None or (self.num_chains == 1 and not before):
             return
         probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
-        first = probe.chain + self._first_chain()
+        first = probe.chain + before
         numbers = range(first, first + self.num_chains)
         drawn = starts(self, self.sampled, self.starts, probe.seed, numbers, probe.prior)
         own = dict(self.named_parameters())
+        if self.num_chains == 1:
+            with torch.no_grad():
+                for name in self.sampled:
+                    own[name].copy_(drawn[0][name])
+            return
         for name in self.sampled:
             own[name].requires_grad_(False)
         self.chains = ChainStack(self, drawn).to(own[self.sampled[0]].device)

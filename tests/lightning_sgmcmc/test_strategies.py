@@ -68,23 +68,30 @@ def launch(folder: Path, processes: int, steps: int, resume: bool = False) -> No
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_two_processes_of_two_chains_are_four_chains(tmp_path: Path) -> None:
-    """Draws, ensemble and mean weights are those of one process with four, also after a resume."""
-    one, two = tmp_path / "one", tmp_path / "two"
+def test_processes_with_chains_are_one_process_with_them_all(tmp_path: Path) -> None:
+    """Four chains: draws, ensemble and mean weights are those of one process.
+
+    As two processes of two, also after a resume, and as four processes of one.
+    """
+    one, two, four = tmp_path / "one", tmp_path / "two", tmp_path / "four"
     launch(one, 1, 40)
     launch(two, 2, 20)
     launch(two, 2, 40, resume=True)
+    launch(four, 4, 40)
     draws = []
     for chain in range(4):
-        single, joint = (
-            load_file(folder / f"samples/chain{chain}/step_40.safetensors") for folder in (one, two)
+        single, *others = (
+            load_file(folder / f"samples/chain{chain}/step_40.safetensors")
+            for folder in (one, two, four)
         )
-        for name, value in single.items():
-            torch.testing.assert_close(joint[name], value, rtol=1e-4, atol=1e-5)
+        for joint in others:
+            for name, value in single.items():
+                torch.testing.assert_close(joint[name], value, rtol=1e-4, atol=1e-5)
         draws.append(single["net.0.weight"])
     for i in range(4):
         for j in range(i):
             assert (draws[i] - draws[j]).abs().max() > 1e-2
-    results = [load_file(folder / "result.safetensors") for folder in (one, two)]
-    for name, value in results[0].items():
-        torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-5)
+    expected, *results = (load_file(f / "result.safetensors") for f in (one, two, four))
+    for found in results:
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
