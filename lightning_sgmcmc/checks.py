@@ -169,8 +169,6 @@ def target_notes(sampler: Sampler, freeze: bool, stream: BatchStream | None) -> 
             f"minibatches are {stream.sampling}, but {sampler.name} counts on independent ones "
             "for its noise: its variances will be off"
         )
-    if getattr(sampler, "paper_mode", False):
-        notes.append("paper_mode normalises drift and noise: the draws are not of the posterior")
     return notes
 
 

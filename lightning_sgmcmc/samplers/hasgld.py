@@ -86,6 +86,12 @@ class HASGLD(SGLD):
         """Return 2 / eigenvalue; the printed algorithm's steps have a length, not a limit."""
         return math.inf if self.paper_mode else super().max_stable_lr(eigenvalue)
 
+    def caveats(self, frozen: bool) -> list[str]:
+        """Return what ``paper_mode`` does to the target."""
+        if not self.paper_mode:
+            return super().caveats(frozen)
+        return ["paper_mode normalises drift and noise: the draws are not of the posterior"]
+
     def freeze(self) -> None:
         """Make C a constant; the printed algorithm never does."""
         if not self.paper_mode:

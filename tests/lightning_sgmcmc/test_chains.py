@@ -290,6 +290,14 @@ def test_pretrained_weights_of_another_network_are_refused(tmp_path: Path) -> No
             trainer(tmp_path, 5).fit(module, datamodule=ToyData())
 
 
+@pytest.mark.parametrize("num_chains", [1, 2])
+def test_chains_that_do_not_sample_the_target_say_so(tmp_path: Path, num_chains: int) -> None:
+    make = partial(HASGLD, lr=1e-3, prior=PRIOR, paper_mode=True)
+    module = Toy(make, net(), num_chains=num_chains, burn_in=2)
+    trainer(tmp_path, 4).fit(module, datamodule=ToyData())
+    assert [note for note in module.notes() if "paper_mode" in note] != []
+
+
 def test_results_name_the_chains(tmp_path: Path) -> None:
     from lightning_sgmcmc import results
 
