@@ -31,6 +31,7 @@ TABLES = (
     "australian",
     "hasgld_gaussian",
     "kdd99",
+    "kdd99_posterior",
     "mnist79",
     "nld",
     "psgld_cifar",

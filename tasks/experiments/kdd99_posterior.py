@@ -1,0 +1,390 @@
+"""The posterior of a small discriminative RBM on KDD Cup 99 (Ahn et al. 2012, Figures 4 and 5).
+
+Two hidden units, the six most populous classes, lambda = 10: 100 weights. As in the paper every
+chain starts at one mode. The reference is 30 HMC chains of one leapfrog step, acceptance .8, with
+the Fisher matrix at the mode as mass. SGFS-f has alpha = 2, 3, 4, 5, 10 and SGLD the paper's five
+epsilon.
+
+The cells run on 20,000 training rows, fewer draws and iterations; those named ``full-`` on all
+rows, with the paper's numbers. The prior's precision is counted in the matrix that SGFS inverts:
+the likelihood does not see a shift of d, and without the prior that direction has no metric.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_sgmcmc import HMC, SGFS, SGLD, BatchStream, GaussianPrior, Sampler, Target
+from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time, rhat
+from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.samplers import NonFiniteGradientError, Stacked
+from lightning_sgmcmc.statistics import PerExample
+from tasks.data.kddcup99 import KDDCup99Data
+from tasks.experiments.cell import Study
+from tasks.experiments.drbm_chains import FlatMachine, Machines, merged
+from tasks.experiments.loop import sample
+from tasks.experiments.mnist79 import at_budget, pair_extremes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+HIDDEN, CLASSES, PRECISION, BATCH = 2, 6, 10.0, 500
+ALPHAS = (2.0, 3.0, 4.0, 5.0, 10.0)
+#: The paper's epsilon, twice the step on the sum.
+EPSILONS = (5e-4, 1e-4, 5e-5, 1e-5, 5e-6)
+#: Draws between two looks at the errors; processor seconds a chain after which they are compared.
+BLOCK, BUDGET = 100, 1.0
+LABELS = {"sgfs_full": "SGFS-f", "sgld": "SGLD"}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed.
+
+    Attributes:
+        rows: Training rows; None takes all.
+        draws: HMC draws of each of 30 chains, after a quarter of that.
+        chains: Chains of SGFS and SGLD, stacked.
+        iterations: Their steps, of which a tenth is burn-in.
+        thinning: Steps between their draws.
+        hmc_chains: HMC chains.
+    """
+
+    rows: int | None
+    draws: int
+    chains: int
+    iterations: int
+    thinning: int
+    hmc_chains: int = 30
+
+
+SMALL = Size(rows=20_000, draws=1000, chains=4, iterations=20_000, thinning=4)
+FULL = Size(rows=None, draws=4000, chains=1, iterations=1_000_000, thinning=50)
+
+
+def cells() -> list[Study]:
+    """Return the reference and a study a sampler, small, then of the paper's size."""
+    found = []
+    for prefix, size in (("", SMALL), ("full-", FULL)):
+        found += [
+            Study(f"{prefix}reference", partial(reference, size=size)),
+            Study(f"{prefix}sgfs_full", partial(_sgfs, size=size)),
+            Study(f"{prefix}sgld", partial(_sgld, size=size)),
+        ]
+    return found
+
+
+def left_out() -> tuple[list[str], str]:
+    """Return the cells of the paper's size, which take hours."""
+    names = [cell.name for cell in cells() if cell.name.startswith("full-")]
+    return names, f"{', '.join(names)} take hours and are left out: ask for them with --cell"
+
+
+def _examples(size: Size) -> tuple[Tensor, Tensor]:
+    data = KDDCup99Data(classes=CLASSES, num_train=size.rows)
+    data.prepare_data()
+    data.setup()
+    return data.tensors("train")
+
+
+def reference(folder: Path, size: Size) -> dict[str, Any]:
+    """Sample by HMC from the mode, and write moments and mode."""
+    x, y = _examples(size)
+    unique, labels, counts = merged(x, y)
+    unique, counts = unique.double(), counts.double()
+    machines = Machines(x.shape[1], HIDDEN, CLASSES)
+    mode = machines.mode(unique, labels, counts, PRECISION)
+    fisher = machines.fisher(mode, unique, counts) + PRECISION * torch.eye(machines.size)
+    # theta = mode + z R', R R' the inverse, so that the mass of z is the identity.
+    root = torch.linalg.inv(torch.linalg.cholesky(fisher)).mT.contiguous()
+    z = torch.zeros(size.hmc_chains, machines.size, dtype=torch.float64, requires_grad=True)
+    share = counts / len(x)
+
+    def potential(z: Tensor, step: int) -> Tensor:
+        theta = mode + z @ root.mT
+        penalty = PRECISION * theta.square().sum(1) / (2 * len(x))
+        total: Tensor = machines.nll(theta, unique, labels) @ share + penalty
+        return total
+
+    sampler = HMC([z], len(x) * 0.3, leapfrog_steps=1, target_acceptance=0.8, num_data=len(x))
+    sampler.stack()
+    burn_in = size.draws // 4
+    found = sample(sampler, steps=burn_in + size.draws, nll=potential, burn_in=burn_in, label="HMC")
+    draws = mode.numpy() + found @ root.numpy().T
+    flat = draws.reshape(-1, machines.size)
+    covariance = np.cov(flat.T, bias=True)
+    np.savez(folder / "moments.npz", mean=flat.mean(0), covariance=covariance, mode=mode.numpy())
+    halves = [np.var(half, axis=0) for half in np.split(draws, 2)]
+    return {
+        "rows": len(x),
+        "different_rows": len(unique),
+        "draws": len(flat),
+        "acceptance": sampler.acceptance,
+        "divergences": sampler.divergences,
+        "max_rhat": float(rhat(draws).max()),
+        "act": float(np.mean(autocorrelation_time(draws))),
+        "at_other_images": at_other_images(machines, mode, covariance, flat),
+        "largest_gap_of_variances_between_halves": float(
+            np.abs(halves[0].mean(0) / halves[1].mean(0) - 1).max()
+        ),
+    }
+
+
+def at_other_images(machines: Machines, mode: Tensor, covariance: Array, draws: Array) -> float:
+    """Return the fraction of draws nearer to another image of the mode than to the mode itself.
+
+    Distances are those of the reference's covariance: with it a fraction of 0 says that chains
+    have stayed in the place that they are compared at.
+    """
+    whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+    images = machines.images(mode).numpy() @ whiten.T
+    white = draws @ whiten.T
+    squares = np.stack([((white - image) ** 2).sum(1) for image in images])
+    return float((squares.argmin(0) > 0).mean())
+
+
+def _moments(folder: Path) -> dict[str, Array]:
+    name = "full-reference" if folder.name.startswith("full-") else "reference"
+    path = folder.parent / name / "moments.npz"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: run the cell {name} first")
+    with np.load(path) as stored:
+        return dict(stored)
+
+
+def _sgfs(folder: Path, size: Size) -> dict[str, Any]:
+    def make(theta: Tensor, alpha: float, count: int) -> Sampler:
+        lr = SGFS.step_size(alpha, count, BATCH)
+        prior = GaussianPrior(1 / PRECISION)
+        return SGFS(Stacked([theta]), lr, count_prior=True, num_data=count, prior=prior)
+
+    return over_steps(folder, "alpha", ALPHAS, make, size)
+
+
+def _sgld(folder: Path, size: Size) -> dict[str, Any]:
+    def make(theta: Tensor, epsilon: float, count: int) -> Sampler:
+        prior = GaussianPrior(1 / PRECISION)
+        return SGLD(Stacked([theta]), epsilon * count / 2, num_data=count, prior=prior)
+
+    return over_steps(folder, "epsilon", EPSILONS, make, size)
+
+
+def over_steps(
+    folder: Path,
+    parameter: str,
+    values: tuple[float, ...],
+    make: Callable[[Tensor, float, int], Sampler],
+    size: Size,
+) -> dict[str, Any]:
+    """Run stacked chains at every step size, and compare each with the reference."""
+    x, y = _examples(size)
+    machines, moments = Machines(x.shape[1], HIDDEN, CLASSES), _moments(folder)
+    mode, covariance = moments["mode"], moments["covariance"]
+    rows, arrays = [], {}
+    for value in values:
+        start = torch.from_numpy(mode).float().repeat(size.chains, 1)
+        theta = start.requires_grad_()
+        row: dict[str, Any] = {"parameter": parameter, "value": value}
+        try:
+            draws, seconds = run(make(theta, value, len(x)), theta, machines, x, y, size)
+        except NonFiniteGradientError:
+            draws, seconds = np.full((1, 1, machines.size), np.nan), 0.0
+        if np.isfinite(draws).all():
+            flat = draws.reshape(-1, machines.size)
+            found = np.cov(flat.T, bias=True)
+            ratios = np.diag(found) / np.diag(covariance)
+            shift = (flat.mean(0) - moments["mean"]) / np.sqrt(np.diag(covariance))
+            arrays[f"covariance_{value:g}"], arrays[f"mean_{value:g}"] = found, flat.mean(0)
+            row |= {
+                "variance_ratio": [float(r) for r in np.quantile(ratios, (0, 0.5, 1))],
+                "mean_error": float(np.abs(shift).max()),
+                "act": float(np.mean(autocorrelation_time(draws))) * size.thinning,
+                "atuc": atuc(draws, seconds / draws.shape[0] / draws.shape[1]),
+                "at_other_images": at_other_images(
+                    machines, torch.from_numpy(mode), covariance, flat
+                ),
+                "errors": _errors_in_time(draws, seconds, moments["mean"], covariance),
+            }
+        rows.append(row)
+    np.savez(folder / "moments.npz", allow_pickle=False, **arrays)
+    return {"rows": rows, "examples": len(x)}
+
+
+def run(
+    sampler: Sampler, theta: Tensor, machines: Machines, x: Tensor, y: Tensor, size: Size
+) -> tuple[Array, float]:
+    """Return draws [K, draws, d] on independent minibatches, and processor seconds of all chains.
+
+    The seconds are those after burn-in, where C is frozen.
+    """
+    sampler.stack(one_generator=True)
+    stream = BatchStream((x, y), BATCH, "independent")
+    stream.bind(torch.device("cpu"), seed=0, num_chains=len(theta))
+    net = FlatMachine(machines)
+    target = Target(lambda batch: machines.nll(theta, *batch), [theta], len(x), lead=1)
+    target.per_example = PerExample(net, ["theta"], [theta], net, lead=1)
+    sampler.attach(target)
+    burn_in = size.iterations // 10
+    began = 0.0
+
+    def gradient(theta: Tensor, step: int) -> Tensor:
+        nonlocal began
+        if step == burn_in:
+            began = time.process_time()
+        batch = stream.at(step)
+        target.use(batch)
+        if step < burn_in and "per_example" in sampler.needs:
+            with target.recording():
+                pass  # no layer is tapped: the statistics take the minibatch itself
+        return machines.gradient(theta, *batch)
+
+    draws = sample(
+        sampler,
+        steps=size.iterations,
+        gradient=gradient,
+        burn_in=burn_in,
+        thinning=size.thinning,
+    )
+    return draws, time.process_time() - began
+
+
+def _errors_in_time(
+    draws: Array, seconds: float, mean: Array, covariance: Array
+) -> list[dict[str, float]]:
+    running = RunningErrors(mean, covariance)
+    each = seconds / draws.shape[0] / draws.shape[1]
+    rows = []
+    for first in range(0, draws.shape[1], BLOCK):
+        block = draws[:, first : first + BLOCK]
+        now = running.update(block, each * (first + block.shape[1]))
+        rows.append(
+            {
+                "seconds": now.seconds,
+                "e1": float(now.mean.mean()),
+                "e2": float(now.covariance.mean()),
+            }
+        )
+    return rows
+
+
+def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
+    """Return variances, mixing and errors of every step size as Markdown."""
+    lines = []
+    for prefix in ("", "full-"):
+        lines += _reference_lines(results.get(f"{prefix}reference"))
+        lines += [
+            "| method | step | variance / reference: least, median, largest | mean, in sd | "
+            f"autocorrelation time | 1/ATUC | E1, E2 after {BUDGET:g} s | in the end | "
+            "at other images |",
+            "|" + "---|" * 9,
+        ]
+        for name, label in LABELS.items():
+            result = results.get(prefix + name)
+            lines += [_row(label, row) for row in result["rows"]] if result else []
+            lines += [] if result else [f"| {label} |" + " - |" * 8]
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _reference_lines(result: dict[str, Any] | None) -> list[str]:
+    if result is None:
+        return ["HMC: not run.", ""]
+    return [
+        f"{result['rows']:,} rows, {result['different_rows']:,} of them different. HMC: "
+        f"{result['draws']:,} draws, acceptance {result['acceptance']:.2f}, "
+        f"{result['divergences']} divergences, autocorrelation time {result['act']:.3g}, R-hat at "
+        f"most {result['max_rhat']:.3f}, {100 * result['at_other_images']:.1f} % of draws at other "
+        "images of the mode; variances of its halves differ by up to "
+        f"{100 * result['largest_gap_of_variances_between_halves']:.0f} %.",
+        "",
+    ]
+
+
+def _row(label: str, row: dict[str, Any]) -> str:
+    step = f"{row['parameter']} = {row['value']:g}"
+    if "act" not in row:
+        return f"| {label} | {step} | diverges |" + " |" * 6
+    low, median, high = row["variance_ratio"]
+    then, end = at_budget(row["errors"], BUDGET), row["errors"][-1]
+    cells = [
+        label,
+        step,
+        f"{low:.3f}, {median:.3f}, {high:.3f}",
+        f"{row['mean_error']:.3f}",
+        f"{row['act']:.4g}",
+        f"{1 / row['atuc']:,.1f}",
+        "" if then is None else f"{then['e1']:.3f}, {then['e2']:.3f}",
+        f"{end['e1']:.3f}, {end['e2']:.3f}",
+        f"{100 * row['at_other_images']:.1f} %",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+    """Return marginals at the largest finite step (Figure 4), and errors over mixing (Figure 5)."""
+    drawn = {}
+    for prefix in ("", "full-"):
+        found = {n: r for n in LABELS if (r := results.get(prefix + n)) is not None}
+        if found and results.get(f"{prefix}reference"):
+            name = f"{prefix}kdd99-posterior"
+            drawn[f"{name}-marginals"] = _marginals(found, out, prefix)
+            drawn[f"{name}-errors"] = _errors(found)
+    return drawn
+
+
+def _finite(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in result["rows"] if "act" in row]
+
+
+def _marginals(found: dict[str, dict[str, Any]], out: Path, prefix: str) -> Figure:
+    """Draw two-standard-deviation ellipses of the best and the worst pair of weights."""
+    moments = _moments(out / f"{prefix}figures")
+    figure = new_figure(8, 3.75 * len(found))
+    axes = figure.subplots(len(found), 2, squeeze=False)
+    angles = np.linspace(0, 2 * np.pi, 200)
+    circle = 2 * np.stack([np.cos(angles), np.sin(angles)])
+    for line, (name, result) in zip(axes, found.items(), strict=True):
+        if not _finite(result):
+            continue
+        value = f"{_finite(result)[0]['value']:g}"
+        label = f"{LABELS[name]}, {result['rows'][0]['parameter']} = {value}"
+        with np.load(out / (prefix + name) / "moments.npz") as stored:
+            own, centre = stored[f"covariance_{value}"], stored[f"mean_{value}"]
+        pairs = pair_extremes(own, moments["covariance"])
+        for axis, (i, j), kind in zip(line, pairs, ("best", "worst"), strict=True):
+            pair = np.ix_([i, j], [i, j])
+            for m, C, style, what in (
+                (moments["mean"], moments["covariance"], "r-", "HMC"),
+                (centre, own, "b--", label),
+            ):
+                x, y = m[[i, j], None] + np.linalg.cholesky(C[pair]) @ circle
+                axis.plot(x, y, style, label=what)
+            axis.set(xlabel=f"weight {i}", ylabel=f"weight {j}", title=f"{kind} pair")
+            axis.legend(fontsize="small")
+    return figure
+
+
+def _errors(found: dict[str, dict[str, Any]]) -> Figure:
+    figure = new_figure(9, 4)
+    axes = figure.subplots(1, 2)
+    for axis, key, title in zip(axes, ("e1", "e2"), ("E1, mean", "E2, covariance"), strict=True):
+        for (name, result), marker in zip(found.items(), "os", strict=False):
+            points = [(1 / row["atuc"], row["errors"][-1][key]) for row in _finite(result)]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker + "-", label=LABELS[name])
+        axis.set(xscale="log", yscale="log", xlabel="1/ATUC, independent draws a second")
+        axis.set_ylabel(f"{title}, in the end")
+    axes[0].legend()
+    return figure
