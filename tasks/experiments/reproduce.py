@@ -65,11 +65,16 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     if not options.show:
         for cell in _chosen(table, cells, options):
             run(root, out, cell, overrides)
+    kept = root / "docs" / "measured" / options.table
+    if options.record:
+        record(kept, out, cells)
     finished = {cell.name: read(out, cell) for cell in cells}
+    if options.measured:
+        finished = {cell.name: finished[cell.name] or read(kept, cell) for cell in cells}
     print(table.render(finished, options.choose))
     if hasattr(table, "figures") and not options.choose and any(finished.values()):
         folder = out / "figures"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, figure in table.figures(finished, out).items():
             figure.savefig(folder / f"{name}.png", dpi=130)
             print(folder / f"{name}.png")
@@ -92,6 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, help="folder of the cells (default: runs/TABLE)")
     parser.add_argument("--show", action="store_true", help="print the table without running")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="keep the results of finished cells in docs/measured/TABLE, beside those kept before",
+    )
+    parser.add_argument(
+        "--measured",
+        action="store_true",
+        help="fill the table with the results in docs/measured/TABLE where --out has none",
+    )
     parser.add_argument(
         "--data-root", type=Path, help=f"folder of data sets (default: ${DATA_ROOT} or ./data)"
     )
@@ -160,6 +175,16 @@ def _compute(folder: Path, study: Study) -> None:
         cli.fail(f"{study.name}: {error}")
     made = {"provenance": results.provenance(torch.device("cpu"))}
     results.write(folder, made | {"wall_seconds": time.monotonic() - began} | content)
+
+
+def record(kept: Path, out: Path, cells: list[Cell | Study]) -> None:
+    """Copy the results of finished cells, without the command, which names a machine's folders."""
+    for cell in cells:
+        content = read(out, cell)
+        if content is not None:
+            content["provenance"].pop("command", None)
+            (kept / cell.name).mkdir(parents=True, exist_ok=True)
+            results.write(kept / cell.name, content)
 
 
 def read(out: Path, cell: Cell | Study) -> dict[str, Any] | None:

@@ -67,6 +67,27 @@ def test_a_study_that_was_stopped_is_computed_again_and_a_finished_one_is_not(
     assert content["root"] == str(tmp_path / "sets")
 
 
+def test_recorded_results_fill_the_table_only_where_they_are_asked_for(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    with pytest.raises(SystemExit):  # the first is finished, the second is not
+        reproduce.main(tmp_path, ["toy", f"--out={tmp_path / 'runs'}"])
+    reproduce.main(tmp_path, ["toy", f"--out={tmp_path / 'runs'}", "--show", "--record"])
+    kept = tmp_path / "docs" / "measured" / "toy"
+    assert [path.parent.name for path in kept.glob("*/results.json")] == ["first"]
+    assert "command" not in (kept / "first" / "results.json").read_text()
+    shown = []
+    for options in ([], ["--measured"]):
+        capsys.readouterr()
+        reproduce.main(tmp_path, ["toy", f"--out={tmp_path / 'other'}", "--show", *options])
+        shown.append(json.loads(capsys.readouterr().out.splitlines()[0]))
+    assert shown[0] == {"first": None, "second": None}
+    assert "value" in shown[1]["first"]
+    assert shown[1]["second"] is None
+    reproduce.main(tmp_path, ["toy", f"--out={tmp_path / 'other'}", "--show", "--record"])
+    assert (kept / "first" / "results.json").is_file()  # nothing new, nothing lost
+
+
 def test_figures_are_drawn_from_what_is_finished(table: Any, tmp_path: Path, capsys: Any) -> None:
     from matplotlib.figure import Figure
 
