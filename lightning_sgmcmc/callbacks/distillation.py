@@ -15,7 +15,6 @@ from lightning_sgmcmc.callbacks.run import run_folder
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.distill import (
-    DEFAULT_OPTIMIZER,
     MakeOptimizer,
     Student,
     check_probabilities,
@@ -41,7 +40,8 @@ class Distillation(L.Callback):
 
     Args:
         student: The network that learns; takes the inputs, returns logits [B, C].
-        optimizer: Called with the student's parameters, returns the optimizer.
+        optimizer: Called with the student's parameters, returns the optimizer; None is Adam with
+            step size 1e-4.
         every: Steps of the chain between two of the student.
         start: Step of the chain after which the student learns; None is the end of burn-in.
         batch_size: Examples of a step.
@@ -55,7 +55,7 @@ class Distillation(L.Callback):
     def __init__(
         self,
         student: nn.Module,
-        optimizer: MakeOptimizer = DEFAULT_OPTIMIZER,
+        optimizer: MakeOptimizer | None = None,
         every: int = 1,
         start: int | None = None,
         batch_size: int = 100,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from lightning_sgmcmc.posterior.load import Posterior
 
 MakeOptimizer = Callable[[Iterable[Any]], Optimizer]
-
-#: What a student learns by unless told otherwise.
-DEFAULT_OPTIMIZER: MakeOptimizer = partial(Adam, lr=1e-4)
 
 # Spawn key of SeedSequence(seed) for the student's minibatches: (this, step).
 _STUDENT = 0xD1571
@@ -44,7 +40,8 @@ class Student:
 
     Args:
         net: The student, of any architecture; takes the inputs, returns logits [B, C].
-        optimizer: Called with the student's parameters, returns the optimizer.
+        optimizer: Called with the student's parameters, returns the optimizer; None is Adam with
+            step size 1e-4.
         batch_size: Examples of a step, at most N.
         noise_std: Standard deviation of the perturbation, in the inputs' units.
         prior_precision: lambda.
@@ -57,7 +54,7 @@ class Student:
     def __init__(
         self,
         net: nn.Module,
-        optimizer: MakeOptimizer = DEFAULT_OPTIMIZER,
+        optimizer: MakeOptimizer | None = None,
         batch_size: int = 100,
         noise_std: float = 0.1,
         prior_precision: float = 0.1,
@@ -70,7 +67,8 @@ class Student:
         if prior_precision < 0:
             raise ValueError(f"prior_precision must not be negative, got {prior_precision}")
         self.net = net
-        self.optimizer = optimizer(net.parameters())
+        parameters = list(net.parameters())
+        self.optimizer = optimizer(parameters) if optimizer else Adam(parameters, lr=1e-4)
         self.batch_size, self.noise_std = batch_size, noise_std
         self.prior_precision, self.seed = prior_precision, seed
         #: Steps taken.
@@ -163,7 +161,7 @@ def distill(
     data: Any,
     *,
     steps: int,
-    optimizer: MakeOptimizer = DEFAULT_OPTIMIZER,
+    optimizer: MakeOptimizer | None = None,
     batch_size: int = 100,
     noise_std: float = 0.1,
     prior_precision: float = 0.1,

@@ -244,7 +244,7 @@ def ensemble(
 def _summed(weights: Tensor, values: Tensor) -> Tensor:
     """Return sum_k w_k f_k of values [k, ...], added up in the order in which they lie."""
     order = sorted(range(1, values.dim()), key=values.stride, reverse=True)
-    total = torch.tensordot(weights, values.permute(0, *order), 1)
+    total: Tensor = torch.tensordot(weights, values.permute(0, *order), 1)
     return total.permute(*(order.index(axis) for axis in range(1, values.dim())))
 
 
