@@ -60,7 +60,7 @@ def cell(column: str, method: str, length: Protocol) -> Cell:
 
 def left_out() -> tuple[list[str], str]:
     """Return the cells that this machine is too slow for, or need not run, and why."""
-    return networks.left_out(cells(), "half a day or more each")
+    return networks.left_out(cells(), "about half a day each")
 
 
 def render(results: report.Results, chosen_from: bool) -> str:

@@ -105,7 +105,7 @@ def choices() -> list[Cell]:
 
 def left_out() -> tuple[list[str], str]:
     """Return the cells that this machine is too slow for, or need not run, and why."""
-    return networks.left_out(cells(), "hours each, or days for the appendix's,")
+    return networks.left_out(cells(), "an hour or more each, half a day of the appendix's,")
 
 
 def render(results: report.Results, chosen_from: bool) -> str:

@@ -54,7 +54,10 @@ def each_kind() -> list[Any]:
         if name == "mnist":
             chosen += [run_of(table, "temperature-sghmc-0.01"), run_of(table, "trial-dropout-0.1")]
         elif name == "cnn":
+            chosen = [c for c in chosen if c.name.endswith(("-psgld", "spectral", "sghmc"))]
             chosen += [run_of(table, "appendix-sgd"), run_of(table, "trial-rmsprop-0.002")]
+        else:
+            chosen = [c for c in chosen if c.name.endswith(("-psgld", "-sgld"))]
         found += [pytest.param(table, c, id=f"{name}-{c.name}") for c in chosen]
     return found
 
