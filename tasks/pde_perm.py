@@ -173,7 +173,7 @@ class PDEPerm(RegressionTask):
         truth = y.double()
         error = torch.linalg.vector_norm(prediction.mean - truth, dim=1)
         error = error / torch.linalg.vector_norm(truth, dim=1)
-        noise = self.ensemble_sigma * self.noise_shape(x).double()
+        noise = self.ensemble_sigma * self.noise_factors(x).double()
         std = (prediction.std**2 + noise**2).sqrt() * self.active
         order = error.argsort()
         grid = self._data().data.grid

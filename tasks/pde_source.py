@@ -144,7 +144,7 @@ class PDESource(RegressionTask):
         error = torch.linalg.vector_norm(prediction.mean - y, dim=1) / torch.linalg.vector_norm(
             y, dim=1
         )
-        noise = self.sigma * self.noise_shape(x).double()
+        noise = self.sigma * self.noise_factors(x).double()
         std = (prediction.std**2 + noise**2).sqrt()
         order = error.argsort()
         chosen = {"median": int(order[len(order) // 2]), "worst": int(order[-1])}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_sgmcmc import Sampler
+from lightning_sgmcmc import BatchStream, Sampler
 from lightning_sgmcmc.metrics import Prediction, band_metrics, relative_l2_error
 from lightning_sgmcmc.module import SGMCMCModule
 
@@ -21,10 +21,11 @@ FOLLOWING = ("residuals", "held_out")
 
 
 class RegressionTask(SGMCMCModule):
-    """y ~ N(f(x), (sigma n(x))^2), independently in each of the D outputs.
+    """y_j ~ N(f_j(x), (sigma p_j n(x))^2), independently in each of the D outputs j.
 
     n(x) is a known function of the input, 1 unless a subclass says otherwise, so that the
     likelihood stays a density in y. With n(x) = ||y(x)|| / sqrt(D), sigma is a relative error.
+    p is 1, or the profile of the errors over the outputs (``noise_by_output``).
     A scale that does not fit the errors makes a poor posterior (Marceau-Caron and Ollivier 2017,
     "Practical remarks"); it is had in one of four ways:
 
@@ -42,6 +43,8 @@ class RegressionTask(SGMCMCModule):
         sampler: Called with the parameters.
         noise: One of the four above.
         noise_quantile: For ``"residuals"`` and ``"held_out"``, in (0, 1).
+        noise_by_output: Let p follow the residuals where sigma is fixed by them, see
+            :func:`output_profile`.
         initial_noise: Where sigma starts unless it is a number.
         **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
 
@@ -52,6 +55,7 @@ class RegressionTask(SGMCMCModule):
     log_noise: Tensor
     active: Tensor
     noise_moments: Tensor
+    noise_profile: Tensor
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class RegressionTask(SGMCMCModule):
         *,
         noise: float | Literal["learned", "residuals", "held_out"] = "residuals",
         noise_quantile: float = 0.9,
+        noise_by_output: bool = False,
         initial_noise: float = 1.0,
         **chain: Any,
     ) -> None:
@@ -71,7 +76,12 @@ class RegressionTask(SGMCMCModule):
             raise ValueError(f"the noise scale must be positive and finite, got {start}")
         if not 0 < noise_quantile < 1:
             raise ValueError(f"noise_quantile must lie in (0, 1), got {noise_quantile}")
+        if noise_by_output and noise not in FOLLOWING:
+            raise ValueError(
+                f"noise_by_output needs noise to be one of {', '.join(FOLLOWING)}, got {noise!r}"
+            )
         self.noise, self.noise_quantile = noise, noise_quantile
+        self.noise_by_output = noise_by_output
         log_noise = torch.tensor(math.log(start))
         if noise == "learned":
             self.log_noise = nn.Parameter(log_noise)
@@ -81,16 +91,23 @@ class RegressionTask(SGMCMCModule):
         self.register_buffer("active", torch.ones(0, dtype=torch.bool))
         # Over draws, the sums of weights and of weights times sigma^2.
         self.register_buffer("noise_moments", torch.zeros(2, dtype=torch.float64))
+        # p; empty where all outputs have the same.
+        self.register_buffer("noise_profile", torch.ones(0))
         self._residual: Tensor | None = None
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return n(x) of each example, [B, 1], in the units of y."""
         return torch.ones(len(x), 1, device=x.device, dtype=x.dtype)
 
+    def noise_factors(self, x: Tensor) -> Tensor:
+        """Return p n(x) of each example, [B, 1] or [B, D]: the noise over sigma."""
+        shape = self.noise_shape(x)
+        return shape * self.noise_profile if self.noise_profile.numel() else shape
+
     def nll(self, batch: Batch) -> Tensor:
-        """Return -log N(y; f(x), (sigma n(x))^2 I) of each example, [B]."""
+        """Return -log N(y; f(x), (sigma p n(x))^2) of each example, [B]."""
         x, y = batch
-        n = self.noise_shape(x)
+        n = self.noise_factors(x)
         residual = self.residual(batch)
         if self.training and self.chains is None:
             self._residual = residual.detach()
@@ -99,9 +116,9 @@ class RegressionTask(SGMCMCModule):
         return 0.5 * squares + y.shape[1] * constant
 
     def residual(self, batch: Batch) -> Tensor:
-        """Return (y - f(x)) / n(x), [B, D]."""
+        """Return (y - f(x)) / (p n(x)), [B, D]."""
         x, y = batch
-        result: Tensor = (y - self(x)) / self.noise_shape(x)
+        result: Tensor = (y - self(x)) / self.noise_factors(x)
         return result
 
     @property
@@ -111,10 +128,10 @@ class RegressionTask(SGMCMCModule):
         return int(self.stream.tensors[1].shape[1])
 
     def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
-        """Return the batch with y drawn from N(f(x), (sigma n(x))^2) by the inverse of its CDF."""
+        """Return the batch with y drawn from the model by the inverse of its CDF."""
         (x, y), uniforms = batch_and_uniforms
         z = torch.special.ndtri(uniforms.clamp(1e-12, 1 - 1e-12)).to(y.dtype)
-        return x, self(x) + torch.exp(self.log_noise) * self.noise_shape(x) * z
+        return x, self(x) + torch.exp(self.log_noise) * self.noise_factors(x) * z
 
     def predictive(self, batch: Batch) -> Tensor:
         """Return f(x), [B, D]."""
@@ -143,20 +160,30 @@ class RegressionTask(SGMCMCModule):
             )
         with torch.no_grad():
             batch = self.stream.at(self.global_step - 1)
-            return self.evaluate("residual", batch, self.own_batches).flatten(0, 1)
+            latest: Tensor = self.evaluate("residual", batch, self.own_batches)
+            return latest.flatten(0, 1)
 
     def setup(self, stage: str) -> None:
         """Check that there is a validation split where sigma is to be had from it.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is none, or a profile is asked for and D is unknown.
         """
         super().setup(stage)
+        if self.noise_by_output and stage == "fit" and not self.noise_profile.numel():
+            self.noise_profile = torch.ones(self._num_outputs())
         if self.noise == "held_out" and stage == "fit" and not self._held_out():
             raise ValueError(
                 'noise "held_out" needs a validation split: set --data.num_val, or noise to '
                 '"residuals"'
             )
+
+    def _num_outputs(self) -> int:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        loader = data.train_dataloader() if data is not None else None
+        if not isinstance(loader, BatchStream):
+            raise ValueError("noise_by_output needs training data in a BatchStream")
+        return int(loader.tensors[1].shape[1])
 
     def _held_out(self) -> Iterable[Batch]:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
@@ -164,7 +191,7 @@ class RegressionTask(SGMCMCModule):
         return batches
 
     def on_burn_in_end(self) -> None:
-        """Fix sigma by the residuals of the whole training set, or of the held-out one."""
+        """Fix sigma, and p, by the residuals of the whole training set, or of the held-out one."""
         if self.noise == "held_out":
             batches = self._held_out()
         elif self.noise == "residuals" and self.stream is not None:
@@ -178,6 +205,10 @@ class RegressionTask(SGMCMCModule):
                 for x, y in batches
             ]
             residual = torch.cat([part[..., self._columns()].flatten(0, -2) for part in parts])
+            if self.noise_by_output:
+                profile = output_profile(residual)
+                residual = residual / profile
+                self.noise_profile[self._columns()] = profile.to(self.noise_profile)
             self.log_noise.copy_(self._quantile_scale(residual).log())
 
     def _columns(self) -> Tensor | slice:
@@ -222,7 +253,7 @@ class RegressionTask(SGMCMCModule):
         truth = y.double()
         error = 100 * relative_l2_error(prediction.mean, truth)
         sigma = self.ensemble_sigma if bool((prediction.std > 0).any()) else self.sigma
-        noise = sigma * self.noise_shape(x).double()
+        noise = sigma * self.noise_factors(x).double()
         std = (prediction.std**2 + noise**2).sqrt()
         columns = self._columns()
         spread = prediction.std[:, columns]
@@ -260,4 +291,33 @@ class RegressionTask(SGMCMCModule):
             "held-out training data where burn-in ended",
         }
         named = how[self.noise] if isinstance(self.noise, str) else "given"
-        return {"noise_scale": self.ensemble_sigma, "noise_scale_from": named}
+        found = {"noise_scale": self.ensemble_sigma, "noise_scale_from": named}
+        if self.noise_by_output:
+            profile = self.noise_profile[self._columns()].double()
+            found["noise_profile_quantiles"] = {
+                f"{q:g}": float(profile.quantile(q)) for q in (0.0, 0.05, 0.5, 0.95, 1.0)
+            }
+        return found
+
+
+def output_profile(residual: Tensor) -> Tensor:
+    """Return how residuals are spread over the outputs, p of geometric mean 1, [D].
+
+    log p_j = w (log s_j - mean log s), with s_j the root mean square of output j's n residuals. Its
+    logarithm is known to v = (kurtosis - 1) / (4 n) by the residuals' mean kurtosis, so that
+    w = 1 - v / variance of log s_j, at least 0, is the empirical Bayes shrinkage (Efron and Morris
+    1975): few examples do not make a rugged profile out of equal outputs.
+
+    Args:
+        residual: Of n examples, [n, D].
+    """
+    squares = residual.double().square().clamp_min(torch.finfo(torch.float32).tiny)
+    means = squares.mean(0)
+    kurtosis = ((squares / means) ** 2).mean()
+    logs = means.log() / 2
+    logs = logs - logs.mean()
+    spread = float((logs**2).mean())
+    known = float((kurtosis - 1) / (4 * len(squares)))
+    weight = max(0.0, 1 - known / spread) if spread else 0.0
+    profile: Tensor = (weight * logs).exp()
+    return profile.to(residual)

@@ -6,7 +6,8 @@ Cells, each a run or a computation of its own:
 - ``NET-FORM-KIND-P``: the paper's network or a U-Net on P modes, sampled at T = 1 by underdamped
   Langevin dynamics. FORM says what stands around the network (:class:`~tasks.nets.flow.FlowNet`):
   ``plain`` nothing, as in the paper; ``conservative`` the projection onto flows that balance;
-  ``physics`` that, Darcy's law and the symmetry.
+  ``physics`` that, Darcy's law and the symmetry; ``profile`` all of it, with the noise's profile
+  over the edges from the held-out residuals.
 - ``METHOD-RATE``: the paper's own cells, its network and form, its three methods and sparse rates,
   on additive fields of 64 modes.
 - ``shift-KIND``: the U-Net of 64 modes on fields of other kinds than it was trained on
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Net = Literal["paper", "unet"]
-Form = Literal["plain", "conservative", "physics"]
+Form = Literal["plain", "conservative", "physics", "profile"]
 Kind = Literal["additive", "lognormal"]
 
 CONFIG = "table2.yaml"
@@ -71,6 +72,7 @@ def cells() -> list[Cell | Study]:
     ]
     found += [network(net, "plain", kind, 64) for kind in KINDS for net in NETS]
     found += [network("paper", "conservative", kind, 64) for kind in KINDS]
+    found += [network("unet", "profile", kind, 64) for kind in KINDS]
     found += [method(name, rate) for name in METHODS for rate in RATES]
     found += [Study(f"shift-{kind}", partial(table2_shift.panel, kind=kind)) for kind in KINDS]
     return found
@@ -109,8 +111,10 @@ def network(net: Net, form: Form, kind: Kind, terms: int) -> Cell:
         overrides.append("--model.net=tasks.nets.unet.UNet")
     if form != "plain":
         overrides.append("--model.conservative=true")
-    if form == "physics":
+    if form in ("physics", "profile"):
         overrides += [f"--model.power={POWER[kind]}", "--model.symmetric=true"]
+    if form == "profile":
+        overrides.append("--model.noise_by_output=true")
     return Cell(f"{net}-{form}-{kind}-{terms}", CONFIG, tuple(overrides))
 
 

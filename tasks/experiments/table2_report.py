@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 Results = dict[str, dict[str, Any] | None]
 
 NETS = {"paper": "paper's network", "unet": "U-Net"}
-FORMS = {"plain": "plain", "conservative": "projected", "physics": "projected, Darcy, symmetric"}
+FORMS = {
+    "plain": "plain",
+    "conservative": "projected",
+    "physics": "projected, Darcy, symmetric",
+    "profile": "projected, Darcy, symmetric, noise by edge",
+}
 
 
 def render(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> str:
@@ -81,9 +86,9 @@ def _networks(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> l
     """Return a row for every run of a network that is finished."""
     lines = [
         "| field | modes | network | form | mean error, % (median, largest) | where burn-in ended, "
-        "% | coverage of 50, 90, 95 % bands | CRPS / mean absolute error | imbalance (the truth's) "
-        "| kinetic, configurational temperature | R-hat |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "% | coverage of 50, 90, 95 % bands | of 90 % bands by edge | CRPS / mean absolute error "
+        "| imbalance (the truth's) | kinetic, configurational temperature | R-hat |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in kinds:
         for net, net_label in NETS.items():
@@ -104,6 +109,7 @@ def _row(result: dict[str, Any]) -> list[str]:
         f"{errors[0]:.3g} ({errors[1]:.3g}, {errors[2]:.3g})",
         f"{metrics['burn_in']['relative_l2_mean_percent']:.3g}",
         _coverage(ensemble),
+        " to ".join(f"{100 * ensemble[f'coverage_90_output_{p}']:.0f}" for p in ("p05", "p95")),
         f"{ensemble['crps']:.2g} / {ensemble['mae']:.2g}",
         f"{ensemble['imbalance']:.0e} ({ensemble['imbalance_of_truth']:.0e})",
         _temperatures(result),

@@ -84,7 +84,7 @@ def measure(posterior: Posterior, permeability: Array, velocity: Array) -> dict[
     x = torch.from_numpy(permeability).float()
     mean, spread = (t.double().numpy() for t in posterior.predict(x))
     module: Any = posterior.module
-    noise = module.ensemble_sigma * module.noise_shape(x).double().numpy()
+    noise = module.ensemble_sigma * module.noise_factors(x).double().numpy()
     total = np.sqrt(spread**2 + noise**2)
     size = np.linalg.norm(velocity, axis=1)
     errors = 100 * np.linalg.norm(mean - velocity, axis=1) / size

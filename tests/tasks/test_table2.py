@@ -62,7 +62,8 @@ def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
     assert (sampler, data["kind"], data["terms"]) == ("SGHMC", kind, int(terms))
     assert model["net"]["class_path"].endswith("UNet") == (first == "unet")
     assert model["conservative"] == (form != "plain")
-    assert (model["power"] > 0) == model["symmetric"] == (form == "physics")
+    assert (model["power"] > 0) == model["symmetric"] == (form in ("physics", "profile"))
+    assert model["noise_by_output"] == (form == "profile")
     assert not callbacks
 
 
