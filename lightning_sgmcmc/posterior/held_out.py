@@ -85,7 +85,10 @@ class HeldOut:
     @torch.no_grad()
     def new_ensemble(self, module: SGMCMCModule) -> PosteriorEnsemble:
         """Return an empty ensemble for this set's examples."""
+        training = module.training
+        module.eval()  # dropout draws no mask of training for this
         shape = tuple(module.predictive(self._batches[0]).shape[1:])
+        module.train(training)
         return PosteriorEnsemble(self.size, shape).to(module.device)
 
     @torch.no_grad()
