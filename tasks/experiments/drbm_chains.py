@@ -91,26 +91,40 @@ class Machines:
                 total += g.mT @ (g * (count * p[:, label])[:, None])
         return total
 
-    def mode(self, x: Tensor, y: Tensor, counts: Tensor, precision: float, seed: int = 0) -> Tensor:
-        """Return a local maximum of the posterior under the prior N(0, 1 / precision), [d]."""
+    def mode(
+        self, x: Tensor, y: Tensor, counts: Tensor, precision: float, starts: int = 10
+    ) -> Tensor:
+        """Return the highest of the modes found from some random weights, [d].
+
+        Args:
+            x: Features [n, D].
+            y: Labels [n].
+            counts: How often each example counts, [n].
+            precision: Of the prior N(0, 1 / precision).
+            starts: Random weights that a search starts from.
+        """
         number = float(counts.sum())
+        penalty = precision / number
 
         def value(theta: Array) -> tuple[float, Array]:
             w = torch.from_numpy(theta).to(x.dtype)
             nll = float((self.nll(w, x, y).double() * counts).sum()) / number
             gradient = self.gradient(w, x, y, counts / number).double().numpy()
-            penalty = precision / number
             return nll + penalty * float(theta @ theta) / 2, gradient + penalty * theta
 
-        start = 0.1 * np.random.default_rng(seed).standard_normal(self.size)
-        found = minimize(
-            value,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9},
-        )
-        return torch.from_numpy(found.x)
+        generator = np.random.default_rng(0)
+        options = {"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9}
+        found = [
+            minimize(
+                value,
+                0.1 * generator.standard_normal(self.size),
+                jac=True,
+                method="L-BFGS-B",
+                options=options,
+            )
+            for _ in range(starts)
+        ]
+        return torch.from_numpy(min(found, key=lambda result: float(result.fun)).x)
 
     def images(self, theta: Tensor) -> Tensor:
         """Return all weights of the same p(y | x) that units alone make, [2^H H!, d], itself first.

@@ -125,6 +125,6 @@ def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, F
                 color=shade,
                 label=label,
             )
-    axes.set(xlabel="iteration", ylabel="test error of the ensemble so far, %", yscale="log")
+    axes.set(xlabel="iteration", ylabel="test error of the ensemble so far, %")
     axes.legend(frameon=False, fontsize="small")
     return {"sgfs_mnist": figure}

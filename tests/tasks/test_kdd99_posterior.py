@@ -110,7 +110,13 @@ def test_merged_examples_have_the_same_likelihood_and_the_mode_no_gradient() -> 
     found = float((MACHINES.nll(theta, unique, labels) * counts).sum())
     assert found == pytest.approx(total, rel=1e-5)
     unique, counts = unique.double(), counts.double()
-    mode = MACHINES.mode(unique, labels, counts, precision=2.0)
+
+    def height(theta: Tensor) -> float:
+        nll = MACHINES.nll(theta[None], unique, labels)[0] @ counts
+        return float(nll + theta.square().sum())
+
+    mode = MACHINES.mode(unique, labels, counts, precision=2.0, starts=4)
+    assert height(mode) < height(MACHINES.mode(unique, labels, counts, precision=2.0, starts=1))
     gradient = MACHINES.gradient(mode[None], unique, labels, counts)[0] + 2.0 * mode
     assert gradient.abs().max() < 0.01  # of a sum over 400 examples
 
