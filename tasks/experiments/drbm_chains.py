@@ -113,14 +113,13 @@ class Machines:
             return nll + penalty * float(theta @ theta) / 2, gradient + penalty * theta
 
         generator = np.random.default_rng(0)
-        options = {"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9}
         found = [
             minimize(
                 value,
                 0.1 * generator.standard_normal(self.size),
                 jac=True,
                 method="L-BFGS-B",
-                options=options,
+                options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9},
             )
             for _ in range(starts)
         ]
