@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
-from lightning_sgmcmc import SGLD, cli, load_posterior
+from lightning_sgmcmc import SGLD, load_posterior
 from tasks.data.mnist import IDXFiles, MNISTData
 from tasks.experiments import psgld_cifar, psgld_cnn, psgld_figures, psgld_mnist, reproduce
 from tasks.experiments.cell import Cell, Study
@@ -26,16 +25,6 @@ from tasks.nets.fan_in_mlp import FanInMLP
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = {"mnist": psgld_mnist, "cnn": psgld_cnn, "cifar": psgld_cifar}
-
-
-def parsed(cell: Cell, capsys: Any) -> dict[str, Any]:
-    config = ROOT / "configs" / "papers" / cell.config
-    with pytest.raises(SystemExit) as stop:
-        cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
-    output = capsys.readouterr()
-    assert stop.value.code == 0, output.err
-    content: dict[str, Any] = yaml.safe_load(output.out)
-    return content
 
 
 def run_of(table: Any, name: str) -> Cell:
@@ -63,8 +52,8 @@ def each_kind() -> list[Any]:
 
 
 @pytest.mark.parametrize(("table", "cell"), each_kind())
-def test_cells_are_valid_commands(table: Any, cell: Cell, capsys: Any) -> None:
-    content = parsed(cell, capsys)
+def test_cells_are_valid_commands(table: Any, cell: Cell, parsed: Any) -> None:
+    content = parsed(cell)
     model, trainer = content["model"]["init_args"], content["trainer"]
     assert 0 <= model["burn_in"] < trainer["max_steps"]
     burn_in_optimizer = model["burn_in_optimizer"]
@@ -109,9 +98,9 @@ def test_one_name_is_one_command(table: Any) -> None:
     ],
 )
 def test_published_cells_are_the_paper_s(
-    table: Any, name: str, examples: int, steps: int, every: int, capsys: Any
+    table: Any, name: str, examples: int, steps: int, every: int, parsed: Any
 ) -> None:
-    content = parsed(run_of(table, name), capsys)
+    content = parsed(run_of(table, name))
     model = content["model"]["init_args"]
     sampler = model["sampler"]["init_args"]
     assert sampler["temperature"] == 1 / examples
@@ -141,20 +130,20 @@ def test_noise_of_the_published_code() -> None:
     assert float(weights.detach().std()) == pytest.approx((2 * lr) ** 0.5 / N, rel=0.01)
 
 
-def test_posterior_and_other_forms(capsys: Any) -> None:
-    model = parsed(run_of(psgld_mnist, "400-psgld-1"), capsys)["model"]["init_args"]
+def test_posterior_and_other_forms(parsed: Any) -> None:
+    model = parsed(run_of(psgld_mnist, "400-psgld-1"))["model"]["init_args"]
     assert model["sampler"]["init_args"]["temperature"] == 1.0
     assert model["freeze_preconditioner"] is True
     assert model["burn_in"] == 12_000
     assert model["schedule"]["class_path"].endswith("ConstantStep")
-    content = parsed(run_of(psgld_mnist, "400-deep-ensemble"), capsys)
+    content = parsed(run_of(psgld_mnist, "400-deep-ensemble"))
     model = content["model"]["init_args"]
     assert (model["num_chains"], model["burn_in"]) == (5, 59_999)
     assert content["data"]["init_args"]["scale"] == "unit"
-    cold = parsed(run_of(psgld_mnist, "temperature-psgld-1-2e-05"), capsys)
+    cold = parsed(run_of(psgld_mnist, "temperature-psgld-1-2e-05"))
     assert cold["model"]["init_args"]["sampler"]["init_args"]["temperature"] == 1 / 50_000
     assert cold["data"]["init_args"]["num_val"] == 10_000
-    content = parsed(run_of(psgld_mnist, "800-distilled-seed2"), capsys)
+    content = parsed(run_of(psgld_mnist, "800-distilled-seed2"))
     assert (content["seed_everything"], content["model"]["init_args"]["num_chains"]) == (2, 1)
     student = content["trainer"]["callbacks"][1]["init_args"]
     assert student["student"]["init_args"]["hidden"] == [800, 800]

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from lightning_sgmcmc import cli
 from tasks.experiments import reproduce, sgfs_mnist
 from tasks.experiments.cell import Cell
 from tasks.nets.mlp import MLP
@@ -30,13 +28,8 @@ def test_the_network_has_the_paper_s_940_weights() -> None:
 
 
 @pytest.mark.parametrize("cell", sgfs_mnist.cells(), ids=lambda c: c.name)
-def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
-    config = ROOT / "configs" / "papers" / cell.config
-    with pytest.raises(SystemExit) as stop:
-        cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
-    output = capsys.readouterr()
-    assert stop.value.code == 0, output.err
-    content = yaml.safe_load(output.out)
+def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
+    content = parsed(cell)
     model, data = content["model"]["init_args"], content["data"]["init_args"]
     assert (model["net"]["init_args"]["hidden"], data["projection_dim"]) == ([30], 20)
     assert model["net"]["init_args"]["activation"] == "sigmoid"

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from lightning_sgmcmc import cli
 from tasks.data.pde_source import SPE10_NAMES, PDESourceData
 from tasks.experiments import reproduce, table1
 from tasks.experiments.cell import Cell
@@ -24,16 +22,6 @@ LAYER_CELLS = [
     for method in ("sgld", "hasgld1", "hasgld2")
     for rate in (0, 50)
 ]
-
-
-def parsed(cell: Cell, capsys: Any) -> dict[str, Any]:
-    config = ROOT / "configs" / "papers" / cell.config
-    with pytest.raises(SystemExit) as stop:
-        cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
-    output = capsys.readouterr()
-    assert stop.value.code == 0, output.err
-    content: dict[str, Any] = yaml.safe_load(output.out)
-    return content
 
 
 def test_cells_are_the_table_s_and_names_are_unique() -> None:
@@ -59,9 +47,9 @@ def test_every_chosen_step_was_in_the_grid() -> None:
     [c for c in table1.cells() if c.name not in LAYER_CELLS and c.name.endswith(("-0", "-70"))],
     ids=lambda c: c.name,
 )
-def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
+def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     start, method, rate = cell.name.split("-")
-    config = parsed(cell, capsys)
+    config = parsed(cell)
     model = config["model"]["init_args"]
     sampler = model["sampler"]
     steps = config["trainer"]["max_steps"]
@@ -87,11 +75,11 @@ def test_cells_are_valid_commands(cell: Cell, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LAYER_CELLS[:2] + LAYER_CELLS[-1:])
-def test_layers_differ_from_the_embedded_field_in_nothing_else(name: str, capsys: Any) -> None:
+def test_layers_differ_from_the_embedded_field_in_nothing_else(name: str, parsed: Any) -> None:
     cells = {cell.name: cell for cell in table1.cells()}
     _, layer, method, rate = name.split("-")
-    config = parsed(cells[name], capsys)
-    expected = parsed(cells[f"burnin-{method}-{rate}"], capsys)
+    config = parsed(cells[name])
+    expected = parsed(cells[f"burnin-{method}-{rate}"])
     expected["data"]["init_args"] |= {"field": "spe10", "layer": int(layer)}
     assert config == expected
 
@@ -194,8 +182,8 @@ def test_layers_of_the_real_file_are_what_they_are_called(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cell", table1.choices(), ids=lambda c: c.name)
-def test_choices_are_valid_commands_on_held_out_training_fields(cell: Cell, capsys: Any) -> None:
-    config = parsed(cell, capsys)
+def test_choices_are_valid_commands_on_held_out_training_fields(cell: Cell, parsed: Any) -> None:
+    config = parsed(cell)
     assert config["data"]["init_args"]["num_val"] == 120
     lr = cell.name.rsplit("-lr", 1)[1]
     model = config["model"]["init_args"]

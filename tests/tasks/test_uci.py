@@ -295,19 +295,9 @@ def test_a_net_keeps_the_inputs_that_it_has() -> None:
 # The benchmark.
 
 
-def parsed(cell: Any, capsys: Any) -> dict[str, Any]:
-    config = ROOT / "configs" / "papers" / cell.config
-    with pytest.raises(SystemExit) as stop:
-        cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
-    output = capsys.readouterr()
-    assert stop.value.code == 0, output.err
-    content: dict[str, Any] = yaml.safe_load(output.out)
-    return content
-
-
 @pytest.mark.parametrize("cell", experiment.cells()[5:6] + experiment.choices()[::7])
-def test_cells_are_valid_commands(cell: Any, capsys: Any) -> None:
-    config = parsed(cell, capsys)
+def test_cells_are_valid_commands(cell: Any, parsed: Any) -> None:
+    config = parsed(cell)
     data, model = config["data"]["init_args"], config["model"]["init_args"]
     assert data["name"] == cell.name.split("-")[0]
     if data["num_val"]:
