@@ -156,7 +156,8 @@ def test_stopped_run_continues(configs: Path) -> None:
             "NaturalLangevin, PSGLD, SGFS, SGHMC, SGLD, SGNHT, or the path of a class",
         ),
         (
-            ["--model=tests.test_cli.NoSampler", "--model.sampler=SGLD", "--data=tests.toy.ToyData"],
+            ["--model=tests.test_cli.NoSampler", "--model.sampler=SGLD",
+             "--data=tests.toy.ToyData"],
             "needs lr",
         ),
         (["--task", "toy", "--nonsense=1"], "nonsense"),
