@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,20 @@ import pytest
 import yaml
 
 from lightning_sgmcmc import cli
+from tasks.data.download import DATA_ROOT
 from tasks.experiments.cell import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def data_root_of_the_environment() -> Iterator[None]:
+    """Undo what ``scripts/reproduce.py --data-root`` does to the environment of its process."""
+    before = os.environ.get(DATA_ROOT)
+    yield
+    os.environ.pop(DATA_ROOT, None)
+    if before is not None:
+        os.environ[DATA_ROOT] = before
 
 
 @pytest.fixture
