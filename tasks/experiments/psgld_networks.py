@@ -154,7 +154,7 @@ def sghmc(protocol: Protocol, temperature: float = 1.0) -> tuple[str, ...]:
         "--model.sampler.lr=auto",
         "--model.sampler.momentum=0.99",
         f"--model.sampler.temperature={temperature!r}",
-        *_fan_in_prior(),
+        "--model.sampler.prior.variance=0.1",
         "--model.sampler.preconditioner=lightning_sgmcmc.RMSProp",
         "--model.sampler.preconditioner.eps=1e-12",
         "--model.sampler.preconditioner.floor=0.5",
