@@ -20,7 +20,7 @@ _STARTS = 0x57A27
 Starts = Literal["reinitialise", "prior", "same"]
 
 
-class _Method(nn.Module):
+class MethodOf(nn.Module):
     """A method of a module as the forward of another, so that weights can be swapped in it."""
 
     def __init__(self, module: nn.Module, method: str) -> None:
@@ -28,6 +28,7 @@ class _Method(nn.Module):
         self.module, self.method = module, method
 
     def forward(self, batch: Any) -> Any:
+        """Return what the method returns for a batch."""
         return getattr(self.module, self.method)(batch)
 
 
@@ -48,7 +49,7 @@ class ChainStack(nn.Module):
         self.weights = nn.ParameterList(
             nn.Parameter(torch.stack([start[name] for start in starts])) for name in self.names
         )
-        self._methods: dict[str, _Method] = {}
+        self._methods: dict[str, MethodOf] = {}
         # Following tied weights costs a walk through the module at every evaluation.
         every = list(module.named_parameters(remove_duplicate=False))
         self._tied = len(every) > len(list(module.parameters()))
@@ -68,7 +69,7 @@ class ChainStack(nn.Module):
                 chains see the same one.
         """
         if method not in self._methods:
-            self._methods[method] = _Method(self.template, method)  # type: ignore[arg-type]
+            self._methods[method] = MethodOf(self.template, method)  # type: ignore[arg-type]
         call = self._methods[method]
 
         def one(weights: dict[str, Tensor], example: Any) -> Any:

@@ -17,6 +17,7 @@ from lightning_sgmcmc.metrics import (
     agreement,
     class_metrics,
     entropy,
+    label_nll,
     out_of_distribution_auroc,
     reliability,
 )
@@ -140,7 +141,7 @@ class Classification(SGMCMCModule):
         measured = self._measured(keep)
         if measured is None:
             return result
-        means = keep.chain_means(measured, self.trainer)
+        means = keep.chain_means(measured)
         if means is not None:
             result["chains"] = agreement(means) | {
                 "metrics": _each(means, keep.held_out[measured].examples[1])
@@ -272,8 +273,5 @@ def _of_another_kind(keep: KeepDraws) -> list[str]:
 
 def _each(means: Tensor, labels: Tensor) -> dict[str, list[float]]:
     """Return the metrics of each chain's mean probabilities [K, N, C], lists of K numbers."""
-    rows = []
-    for p in means:
-        nll = -p.gather(1, labels[:, None]).squeeze(1).log()
-        rows.append(class_metrics(p, nll, labels))
+    rows = [class_metrics(p, label_nll(p, labels), labels) for p in means]
     return {name: [row[name] for row in rows] for name in rows[0]}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lightning_sgmcmc.batches import BatchStream
 from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.callbacks.run import run_folder
-from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.metrics import Prediction, label_nll
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.distill import (
     MakeOptimizer,
@@ -141,8 +141,7 @@ class Distillation(L.Callback):
             if labels.is_floating_point():
                 continue
             p = self.student.probabilities(x).double()
-            nll = -p.gather(1, labels.long().reshape(-1, 1)).squeeze(1).log()
-            prediction = Prediction(p, torch.zeros_like(p), nll)
+            prediction = Prediction(p, torch.zeros_like(p), label_nll(p, labels))
             found[name] = module.metrics(prediction, held_out.examples)
         return found
 

@@ -163,14 +163,15 @@ class KeepDraws(L.Callback):
         prediction: Prediction = self._ensembles[name].compute()
         return prediction
 
-    def chain_means(self, name: str, trainer: L.Trainer) -> Tensor | None:
+    def chain_means(self, name: str) -> Tensor | None:
         """Return the mean prediction of each chain's own draws for a held-out set, [K, N, ...].
 
         Chains of all processes count; None for a single chain.
         """
         if name not in self._totals:
             return None
-        total = self._joined(self._totals[name])
+        trainer, total = self._trainer, self._joined(self._totals[name])
+        assert trainer is not None
         if trainer.world_size > 1 and not replicas(trainer).data_parallel:
             total = trainer.strategy.all_gather(total).flatten(0, 1)
         return total / float(np.sum(self._weights))

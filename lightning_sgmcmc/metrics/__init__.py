@@ -5,6 +5,7 @@ from lightning_sgmcmc.metrics.classification import (
     agreement,
     class_metrics,
     entropy,
+    label_nll,
     out_of_distribution_auroc,
     reliability,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "class_metrics",
     "entropy",
     "gaussian_crps",
+    "label_nll",
     "out_of_distribution_auroc",
     "relative_l2_error",
     "reliability",

@@ -57,6 +57,11 @@ def class_metrics(probabilities: Tensor, nll: Tensor, labels: Tensor) -> dict[st
     }
 
 
+def label_nll(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Return -log p of each example's label, [N], of probabilities [N, C] and labels [N]."""
+    return -probabilities.gather(1, labels.long().reshape(-1, 1)).squeeze(1).log()
+
+
 def entropy(probabilities: Tensor) -> Tensor:
     """Return -sum_c p_c log p_c in nats, [N], of probabilities [N, C]."""
     result: Tensor = torch.special.entr(probabilities).sum(-1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_sgmcmc.chains import ChainStack, _Method
+from lightning_sgmcmc.chains import ChainStack, MethodOf
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior.layout import ExamplesLast
 
@@ -85,7 +85,7 @@ class Plan:
         memory: int | str = MEMORY,
     ) -> None:
         self._module, self._method = module, method
-        self._call = _Method(module, method)
+        self._call = MethodOf(module, method)
         self._device = next(iter(module.parameters())).device
         budget, size = parse_memory(memory), num_examples(batch)
         first = {name: tensor.to(self._device) for name, tensor in draws[0]().items()}

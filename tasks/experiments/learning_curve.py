@@ -50,7 +50,7 @@ class LearningCurve(L.Callback):
             return
         values = {NETWORK: keep.measure_network(trainer, pl_module, name)["error_percent"]}
         if keep.num_draws:
-            means = keep.chain_means(name, trainer)
+            means = keep.chain_means(name)
             labels = keep.held_out[name].examples[1]
             chains = keep.ensemble(name).mean[None] if means is None else means
             values[ENSEMBLE] = float(np.mean([_error(p, labels) for p in chains]))

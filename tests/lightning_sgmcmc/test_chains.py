@@ -89,7 +89,7 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
     module = Toy(make, net(), num_chains=K, starts="same", **settings)
     trainer(tmp_path / "all", 20).fit(module, datamodule=ToyData(sampling=sampling))
     assert isinstance(module.sampler, ChainsInTurn) == name.startswith(("HASGLD", "SGHMC-LBFGS"))
-    means = keeper(module).chain_means("test", module.trainer)
+    means = keeper(module).chain_means("test")
     assert means is not None
     ends = []
     for chain in range(K):
@@ -101,7 +101,7 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
             torch.testing.assert_close(found[key], value, rtol=2e-4, atol=2e-5)
         own = keeper(alone).ensemble("test").mean
         torch.testing.assert_close(means[chain], own, rtol=2e-4, atol=2e-5)
-        assert keeper(alone).chain_means("test", alone.trainer) is None
+        assert keeper(alone).chain_means("test") is None
         ends.append(expected["net.0.weight"])
         assert alone.sampler.gradients == module.sampler.gradients
     assert not torch.allclose(ends[0], ends[1], atol=1e-2)
@@ -177,7 +177,7 @@ def test_stacked_chains_resume_to_the_bit(tmp_path: Path, name: str) -> None:
     assert torch.equal(keeps[0].ensemble("test").mean, keeps[1].ensemble("test").mean)
     for kind in ("weights", "forces", "predictions"):
         assert np.array_equal(*(keep.probes.trace(kind) for keep in keeps))
-    means = [keep.chain_means("test", whole.trainer) for keep in keeps]
+    means = [keep.chain_means("test") for keep in keeps]
     assert means[0] is not None
     assert torch.equal(means[0], means[1])
     # Both chains' draws make the ensemble.

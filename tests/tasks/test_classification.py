@@ -116,7 +116,7 @@ def test_chains_agree_and_the_middle_is_strange(tmp_path: Path) -> None:
     found = module.describe()
     assert found["chains"]["agreement"] > 0.97
     assert 0 < found["chains"]["total_variation"] < 0.05
-    means = keep.chain_means("test", module.trainer)
+    means = keep.chain_means("test")
     assert means is not None
     labels = keep.held_out["test"].examples[1]
     for p, error, nll in zip(
