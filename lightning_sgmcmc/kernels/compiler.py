@@ -69,6 +69,13 @@ def numbers(data):  # type: ignore[no-untyped-def]
 
 
 @loop
+def thread(data):  # type: ignore[no-untyped-def]
+    """Return this thread's number."""
+    header = carray(data, _HEADER, np.int64)
+    return np.int64(_call(header[0])) if header[0] != 0 else np.int64(0)
+
+
+@loop
 def share(data):  # type: ignore[no-untyped-def]
     """Return this thread's first task and the one after its last."""
     header = carray(data, _HEADER, np.int64)
@@ -129,3 +136,9 @@ def int16s(address, count):  # type: ignore[no-untyped-def]
 def int32s(address, count):  # type: ignore[no-untyped-def]
     """Return the 32-bit integers at an address."""
     return carray(_pointer(address), count, np.int32)
+
+
+@inline
+def int64s(address, count):  # type: ignore[no-untyped-def]
+    """Return the 64-bit integers at an address."""
+    return carray(_pointer(address), count, np.int64)

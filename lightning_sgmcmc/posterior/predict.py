@@ -13,7 +13,9 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_sgmcmc.chains import ChainStack, MethodOf
+from lightning_sgmcmc.kernels import chosen
 from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.posterior.fused import fused
 from lightning_sgmcmc.posterior.layout import ExamplesLast
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ MEMORY = "512 MiB"
 # On the CPU, activations of one pass: large enough that the cost of calling torch is small, small
 # enough that they stay in a core's caches.
 _CACHE = 8 * 2**20
+# Products of a weight and an input, over all draws and examples, below which compiled loops save
+# less than it takes to see whether they apply, some 2 ms.
+_FUSE_FROM = 5 * 10**7
 # Examples of one pass before draws are stacked: matrices with fewer rows multiply slowly.
 _ROWS = 512
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -56,8 +61,9 @@ class Plan:
 
     for k draws, b examples, W bytes of weights a draw and c + a b bytes of activations, measured
     as all that one pass over a few examples allocates, freed or not. On the CPU the activations
-    are kept to a few MiB besides. Where ``torch.func.vmap`` cannot follow the method the draws are
-    taken one by one, and a warning says why.
+    are kept to a few MiB besides. Narrow perceptrons go through compiled loops where these apply
+    (:func:`~lightning_sgmcmc.posterior.fused.fused`). Where ``torch.func.vmap`` cannot follow the
+    method the draws are taken one by one, and a warning says why.
 
     Args:
         module: The module; its own weights are left as they are.
@@ -90,12 +96,19 @@ class Plan:
         budget, size = parse_memory(memory), num_examples(batch)
         first = {name: tensor.to(self._device) for name, tensor in draws[0]().items()}
         weights = 2 * sum(tensor.numel() * tensor.element_size() for tensor in first.values())
+        work = len(draws) * size * sum(tensor.numel() for tensor in first.values())
+        self._fused = fused(module, method, first, batch) if work >= _FUSE_FROM else None
+        if self._fused is not None and self._fused.working > budget // 2:
+            self._fused = None
+        budget -= self._fused.working if self._fused is not None else 0
         constant, each = self._activations(first, batch, size)
         cpu = self._device.type == "cpu"
         tile = _tile(budget, weights, constant, each, size, len(draws), cpu)
         if tile[0] > 1 and not self._follows(ChainStack(module, [first, first]), batch):
             tile = _tile(budget, weights, constant, each, size, 1, cpu)
         self.draws, self.examples = tile
+        if self._fused is not None:
+            self.examples = self._fused.whole(self.examples)
 
     def stack(self, states: Sequence[Mapping[str, Tensor]]) -> ChainStack:
         """Return draws, at most k, as stacked weights on the module's device."""
@@ -120,7 +133,9 @@ class Plan:
             yield part, outputs
 
     def _pass(self, stack: ChainStack, batch: Any) -> tuple[Tensor, ...]:
-        with torch.no_grad(), ExamplesLast(stacked=len(stack) > 1):
+        with torch.no_grad(), ExamplesLast(stacked=len(stack) > 1 or self._fused is not None):
+            if self._fused is not None:
+                return _tuple(self._fused(stack, batch))
             if len(stack) > 1:
                 return _tuple(stack.evaluate(self._method, batch, False))
             return tuple(output[None] for output in self._one(stack.state_of(0), batch))
@@ -146,11 +161,13 @@ class Plan:
     @torch.no_grad()
     def _activations(self, weights: Mapping[str, Tensor], batch: Any, size: int) -> tuple[int, int]:
         """Return c and a: one draw on b examples allocates about c + a b bytes."""
+        stack = ChainStack(self._module, [weights])
+        besides = self._fused.working if self._fused is not None else 0
 
         def allocated(count: int) -> int:
             with _Allocated() as seen:
-                self._one(weights, cut(batch, slice(0, count)))
-            return int(seen.bytes)
+                self._pass(stack, cut(batch, slice(0, count)))
+            return int(seen.bytes) - besides
 
         few = min(4, size)
         total = allocated(few)
@@ -227,12 +244,14 @@ def ensemble(
         w, part = weights[block.draws], block.examples
         # The draws' own mean and squared deviations in their own type, joined in float64 with
         # those before (Chan, Golub, LeVeque 1983): nothing cancels, and little memory moves.
-        share, before = float(w.sum()), float(weights[: block.draws.start].sum())
-        own = _summed(w.to(f.dtype), f) / share
-        deviations = _summed(w.to(f.dtype), (f - own).square_())
-        step = own - mean[part]
-        mean[part] += step * (share / (before + share))
-        squares[part] += deviations + step.square_() * (before * share / (before + share))
+        own, deviations = _moments(w.to(f.dtype), f)
+        if block.draws.start == 0:
+            mean[part], squares[part] = own, deviations
+        else:
+            share, before = float(w.sum()), float(weights[: block.draws.start].sum())
+            step = own - mean[part]
+            mean[part] += step * (share / (before + share))
+            squares[part] += deviations + step.square_() * (before * share / (before + share))
         if len(block.outputs) > 1:
             terms = torch.logsumexp(w.log()[:, None] - block.outputs[1].double(), 0)
             log_density[part] = torch.logaddexp(log_density[part], terms)
@@ -241,11 +260,22 @@ def ensemble(
     return Prediction(mean, squares.sqrt(), -log_density)
 
 
-def _summed(weights: Tensor, values: Tensor) -> Tensor:
-    """Return sum_k w_k f_k of values [k, ...], added up in the order in which they lie."""
+def _moments(weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and sums of squared deviations over k of w_k f_k, values f [k, ...]."""
+    # In the order in which values lie in memory, which is the one to go through them.
     order = sorted(range(1, values.dim()), key=values.stride, reverse=True)
-    total: Tensor = torch.tensordot(weights, values.permute(0, *order), 1)
-    return total.permute(*(order.index(axis) for axis in range(1, values.dim())))
+    flat = values.permute(0, *order)
+    if flat.is_contiguous() and chosen(values.device, values.dtype) == "numba":
+        from lightning_sgmcmc.kernels import networks
+
+        shape = flat.shape[1:]
+        own, deviations = networks.moments(weights, flat.reshape(len(flat), -1))
+        own, deviations = own.view(shape), deviations.view(shape)
+    else:
+        own = torch.tensordot(weights, flat, 1) / weights.sum()
+        deviations = torch.tensordot(weights, (flat - own).square_(), 1)
+    back = [order.index(axis) for axis in range(1, values.dim())]
+    return own.permute(back), deviations.permute(back)
 
 
 class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -58,6 +58,8 @@ POWER = {"additive": 1.0, "lognormal": 0.5}
 TRAINING = 1200
 #: Momentum of the chain and fraction of the largest stable step that were tried.
 CHAINS = ((0.99, 0.1), (0.99, 0.02), (0.99, 0.005))
+#: Steps of HASGLD-SA that were tried; the largest stable one is 12.
+HASGLD_STEPS = (0.02, 0.1)
 
 
 def cells() -> list[Cell | Study]:
@@ -89,7 +91,7 @@ def choices() -> list[Cell | Study]:
         run = network("unet", "physics", "additive", 64)
         what = (f"--model.sampler.momentum={momentum}", f"--model.step_fraction={fraction}")
         found.append(_trial(f"chain-{momentum}-{fraction}", run, *what))
-    for lr in (0.02, 0.1):
+    for lr in HASGLD_STEPS:
         run = method("hasgld1", 0.0)
         found.append(_trial(f"hasgld1-{lr:g}", run, f"--model.sampler.lr={lr}"))
     return found
@@ -123,13 +125,13 @@ def method(name: str, rate: float) -> Cell:
     batches = _batches("paper")
     overrides = [*_lengths("paper", "additive"), f"--data.batch_size={BATCH['paper']}"]
     if name == "sgld":
-        overrides += ["--model.sampler=lightning_sgmcmc.SGLD", "--model.sampler.lr=auto"]
+        overrides += ["--model.sampler=lightning_sgmcmc.SGLD"]
     else:
         overrides += [
             "--model.sampler=lightning_sgmcmc.HASGLD",
             f"--model.sampler.memory={name[-1]}",
-            "--model.sampler.lr=0.02",
         ]
+    overrides += ["--model.sampler.lr=auto"]
     if rate:
         overrides += [
             "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",

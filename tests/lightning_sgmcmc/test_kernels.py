@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.polynomial import Chebyshev, Polynomial
-from scipy.special import hyp2f1
+from scipy.special import hyp1f1, hyp2f1
 from torch import Tensor
 
 from lightning_sgmcmc import (
@@ -37,7 +37,7 @@ pytest.importorskip("numba", reason="numba is in the extra fast")
 
 import numba
 
-from lightning_sgmcmc.kernels import bits, langevin, lbfgs, normals, sums, threads
+from lightning_sgmcmc.kernels import bits, langevin, lbfgs, networks, normals, sums, threads
 
 F32 = np.float32
 
@@ -118,30 +118,38 @@ def test_polynomials_interpolate_at_chebyshev_points() -> None:
     def sine_rest(y: np.ndarray) -> np.ndarray:
         return np.pi * np.sinc(np.sqrt(y))
 
+    def exp_rest(r: np.ndarray) -> np.ndarray:
+        return hyp1f1(1, 3, r) / 2  # (e^r - 1 - r) / r^2
+
+    half = math.log(2) / 2
     ends = [math.sqrt(0.5) - 1, math.sqrt(2) - 1]
     for rest, found, domain in (
         (log_rest, normals.LOG, ends),
         (sine_rest, normals.SINE, [0, 0.25]),
+        (exp_rest, networks.EXP, [-half, half]),
     ):
         fit = Chebyshev.interpolate(rest, len(found) - 1, domain=domain)
         expected = fit.convert(kind=Polynomial).coef
         np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
-def test_log_and_sine_err_by_rounding() -> None:
+def test_log_sine_and_exponential_err_by_rounding() -> None:
     """Two units in the last place, also where the logarithm is near 0."""
 
     @numba.njit(error_model="numpy", fastmath={"contract"})
-    def both(x: Any, s: Any, logs: Any, sines: Any) -> None:
+    def each(x: Any, s: Any, r: Any, logs: Any, sines: Any, exps: Any) -> None:
         for i in range(len(x)):
             logs[i] = normals.log(x[i])
             sines[i] = normals.sine(s[i])
+            exps[i] = networks.exp(r[i])
 
     rng = np.random.default_rng(0)
     x = np.concatenate([2 ** rng.uniform(-64, 0, 200_000), 1 - rng.uniform(0, 1e-3, 200_000)])
     x, s = x.astype(F32), rng.uniform(-0.5, 0.5, 400_000).astype(F32)
-    logs, sines = np.empty_like(x), np.empty_like(x)
-    both(x, s, logs, sines)
+    r = rng.uniform(-87, 88, 400_000).astype(F32)
+    logs, sines, exps = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    each(x, s, r, logs, sines, exps)
+    np.testing.assert_allclose(exps, np.exp(r.astype(float)), rtol=2.4e-7)
     np.testing.assert_allclose(logs, np.log(x.astype(float)), rtol=2.4e-7)
     np.testing.assert_allclose(sines, np.sin(np.pi * s.astype(float)), rtol=2.4e-7)
 

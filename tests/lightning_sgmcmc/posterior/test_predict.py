@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lightning_sgmcmc.kernels import VARIABLE
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.posterior import DrawStore, Posterior, predict
 from lightning_sgmcmc.posterior.layout import ExamplesLast
@@ -86,10 +87,30 @@ def looped(draws: Posterior, data: Any) -> Prediction:
     return prediction
 
 
+@pytest.fixture(params=["auto", "off"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiled loops, where Numba is installed, and without."""
+    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setattr(predict, "_FUSE_FROM", 0)
+
+
+def test_a_little_work_is_not_traced(tmp_path: Path) -> None:
+    """Tracing calls the method once, and once only where loops then take over."""
+    pytest.importorskip("numba", reason="numba is in the extra fast")
+    draws = posterior(tmp_path, Classifier(), chains=(100,))
+    weights = sum(p.numel() for p in draws.module.parameters())
+    enough = -(-predict._FUSE_FROM // (100 * weights))
+    for size, passes in ((enough - 1, 3), (enough, 1)):
+        draws.module.passes = 0
+        predict.Plan(draws.module, draws.loads, "predictive", batch(size))
+        assert draws.module.passes == passes
+
+
 def small_tiles(monkeypatch: Any, draws: int, examples: int) -> None:
     monkeypatch.setattr(predict, "_tile", lambda *args: (draws, examples))
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("tile", [(1, 23), (4, 23), (4, 5), (13, 1), (1, 7), (100, 100)])
 def test_the_loops_answer_in_tiles_of_any_size(
     tmp_path: Path, monkeypatch: Any, tile: tuple[int, int]
@@ -103,6 +124,7 @@ def test_the_loops_answer_in_tiles_of_any_size(
     torch.testing.assert_close(found.nll, expected.nll, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.usefixtures("backend")
 def test_mean_and_deviation_of_the_networks_output(tmp_path: Path) -> None:
     draws = posterior(tmp_path, Classifier())
     x = batch()[0]
@@ -116,6 +138,7 @@ def test_mean_and_deviation_of_the_networks_output(tmp_path: Path) -> None:
     np.testing.assert_allclose(std, spread, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("backend")
 def test_predictions_of_each_draw_in_order(tmp_path: Path, monkeypatch: Any) -> None:
     draws = posterior(tmp_path, Classifier())
     with torch.no_grad():
@@ -196,6 +219,7 @@ class _Peak:
         self.bytes = int(np.cumsum(changes).max())
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(
     ("wide", "size", "memory"), [(400, 40, 2**21), (8, 4000, 2**20), (60, 600, 2**19)]
 )
@@ -266,6 +290,7 @@ def test_batches_are_cut_by_their_structure() -> None:
         predict.num_examples((torch.zeros(2), torch.zeros(3)))
 
 
+@pytest.mark.usefixtures("backend")
 def test_bfloat16_draws_predict_within_their_rounding(tmp_path: Path) -> None:
     """Rounding moves each weight by at most 2^-9 of itself, and with it outputs and softmax.
 
@@ -356,11 +381,18 @@ def test_a_linear_layer_of_stacked_draws(bias: bool) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_weighted_sums_in_any_order_in_memory() -> None:
-    values = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0)).double()
-    weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-    expected = torch.einsum("k,kabc->abc", weights, values)
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [1, 2])
+def test_moments_in_any_order_in_memory(dtype: torch.dtype, step: int) -> None:
+    values = torch.randn(6, 4, 5, 2000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weights = torch.tensor([0.2, 0.1, 0.5, 0.3, 0.01, 2.0], dtype=dtype)[::step].contiguous()
+    exact = values[::step].double().numpy()
+    mean = np.average(exact, axis=0, weights=weights)
+    squares = np.tensordot(weights.double().numpy(), (exact - mean) ** 2, 1)
     for order in ((0, 1, 2, 3), (0, 3, 1, 2), (0, 2, 3, 1), (0, 3, 2, 1)):
         lying = values.permute(order).contiguous()
-        back = lying.permute(*(order.index(axis) for axis in range(4)))
-        torch.testing.assert_close(predict._summed(weights, back), expected)
+        back = lying.permute(*(order.index(axis) for axis in range(4)))[::step]
+        found = predict._moments(weights, back)
+        np.testing.assert_allclose(found[0], mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found[1], squares, rtol=1e-5, atol=1e-6)
