@@ -284,8 +284,7 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
 def finish(cli: ChainCLI, seconds: float) -> None:
     """Write results and figures, send them to the loggers and print the table."""
     trainer, module, folder = cli.trainer, cli.model, cli.folder
-    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    keep = next(c for c in callbacks if isinstance(c, KeepDraws))
+    keep = KeepDraws.of(trainer)
     content = results.build(trainer, module, keep, cli.config.name, seconds)
     if not trainer.is_global_zero:
         return

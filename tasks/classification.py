@@ -134,7 +134,7 @@ class Classification(SGMCMCModule):
         examples from the measured ones, and their mean ``entropy``. ``train`` has the metrics of
         ensemble, posterior mean and last draw on the training examples of an extra set ``train``.
         """
-        keep = self._keep()
+        keep = KeepDraws.of(self.trainer)
         result: dict[str, Any] = {}
         if not keep.num_draws:
             return result
@@ -210,10 +210,6 @@ class Classification(SGMCMCModule):
     def paper(self) -> dict[str, Any] | None:
         """Return what is published on the data set."""
         return getattr(self.trainer.datamodule, "paper", None)  # type: ignore[attr-defined]
-
-    def _keep(self) -> KeepDraws:
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
-        return next(c for c in callbacks if isinstance(c, KeepDraws))
 
     @staticmethod
     def _measured(keep: KeepDraws) -> str | None:

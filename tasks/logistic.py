@@ -109,8 +109,7 @@ class LogisticRegression(SGMCMCModule):
         and ``gap``, the mean over its examples of |p - p_laplace| with p the ensemble's; it is
         there for zero-mean Gaussian priors at T = 1.
         """
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
-        keep = next(c for c in callbacks if isinstance(c, KeepDraws))
+        keep = KeepDraws.of(self.trainer)
         if not keep.num_draws:
             return {}
         return self._errors_of_draws(keep) | self._beside_laplace(keep)

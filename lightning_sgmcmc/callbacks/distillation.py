@@ -131,10 +131,8 @@ class Distillation(L.Callback):
 
     def measure(self, trainer: L.Trainer, module: SGMCMCModule) -> dict[str, dict[str, float]]:
         """Return the student's metrics on the held-out sets that have integer labels."""
-        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        keep = next((c for c in callbacks if isinstance(c, KeepDraws)), None)
         found = {}
-        for name, held_out in (keep.held_out if keep else {}).items():
+        for name, held_out in KeepDraws.of(trainer).held_out.items():
             if name not in MEASURED:
                 continue
             x, labels = held_out.examples[:2]

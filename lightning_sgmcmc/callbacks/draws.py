@@ -54,6 +54,19 @@ class KeepDraws(L.Callback):
         self._restored: dict[str, Any] | None = None
         self._trainer: L.Trainer | None = None
 
+    @classmethod
+    def of(cls, trainer: L.Trainer) -> KeepDraws:
+        """Return the one among a trainer's callbacks, which a module adds itself.
+
+        Raises:
+            LookupError: If there is none: the trainer has not met a module yet.
+        """
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
+            if isinstance(callback, cls):
+                return callback
+        raise LookupError("the trainer has no KeepDraws: it has not been given an SGMCMCModule")
+
     @property
     def held_out(self) -> dict[str, HeldOut]:
         """The held-out sets by name."""

@@ -105,6 +105,5 @@ def _phase(module: SGMCMCModule) -> str:
 
 
 def _numbers(trainer: L.Trainer, module: SGMCMCModule) -> str:
-    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    kept = next((c.num_draws for c in callbacks if isinstance(c, KeepDraws)), 0)
+    kept = KeepDraws.of(trainer).num_draws
     return f"nll {float(module.last_loss.mean()):.4g}  lr {module.current_lr:.2e}  draws {kept}"

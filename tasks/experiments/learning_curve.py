@@ -43,8 +43,7 @@ class LearningCurve(L.Callback):
         assert isinstance(pl_module, SGMCMCModule)
         if trainer.global_step % self.every:
             return
-        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        keep = next(c for c in callbacks if isinstance(c, KeepDraws))
+        keep = KeepDraws.of(trainer)
         name = next((n for n in ("test", "val") if n in keep.held_out), None)
         if name is None:
             return

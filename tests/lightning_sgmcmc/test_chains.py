@@ -71,7 +71,7 @@ def net(seed: int = 0) -> nn.Module:
 
 
 def keeper(module: Toy) -> KeepDraws:
-    return next(c for c in module.trainer.callbacks if isinstance(c, KeepDraws))
+    return KeepDraws.of(module.trainer)
 
 
 def weights(folder: Path, chain: int, step: int) -> dict[str, torch.Tensor]:

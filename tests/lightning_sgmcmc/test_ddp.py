@@ -58,7 +58,7 @@ run = trainer(folder, 200, [ChainCheckpoint(70)], **extra)
 run.fit(module, datamodule=ToyData())
 rank = module.global_rank
 save_file({n: p.detach() for n, p in module.named_parameters()}, folder / f"rank{rank}.safetensors")
-keep = next(c for c in run.callbacks if isinstance(c, KeepDraws))
+keep = KeepDraws.of(run)
 result = keep.ensemble("test")
 save_file({"mean": result.mean, "std": result.std}, folder / f"ensemble{rank}.safetensors")
 """

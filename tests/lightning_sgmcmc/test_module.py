@@ -37,7 +37,7 @@ PRIOR = GaussianPrior(variance=4.0)
 
 
 def keeper(run: Any) -> KeepDraws:
-    return next(c for c in run.callbacks if isinstance(c, KeepDraws))
+    return KeepDraws.of(run)
 
 
 def test_module_steps_as_the_bare_sampler_does(tmp_path: Path) -> None:
@@ -370,3 +370,8 @@ def test_before_a_run_modes_are_the_users() -> None:
     module = Toy(net=normalised(nn.BatchNorm1d(4)))
     assert not module.eval().net[1].training
     assert module.train().net[1].training
+
+
+def test_a_trainer_that_met_no_module_keeps_no_draws() -> None:
+    with pytest.raises(LookupError, match="has not been given an SGMCMCModule"):
+        KeepDraws.of(L.Trainer(logger=False, enable_checkpointing=False))

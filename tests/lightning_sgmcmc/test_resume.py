@@ -121,7 +121,7 @@ def test_resumed_run_reports_the_same_ensemble(tmp_path: Path) -> None:
             )
         else:
             run.fit(task, datamodule=ToyData())
-        keep = next(c for c in run.callbacks if isinstance(c, KeepDraws))
+        keep = KeepDraws.of(run)
         predictions.append((keep.ensemble("test"), keep.num_draws, keep.history))
     assert predictions[0][1] == predictions[1][1] == 9
     assert torch.equal(predictions[0][0].mean, predictions[1][0].mean)

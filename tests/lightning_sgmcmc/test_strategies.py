@@ -38,7 +38,7 @@ run.fit(
     module, datamodule=ToyData(),
     ckpt_path=str(folder / "checkpoints" / "last.ckpt") if resume else None, weights_only=True,
 )
-keep = next(c for c in run.callbacks if isinstance(c, KeepDraws))
+keep = KeepDraws.of(run)
 result = keep.ensemble("test")
 mean = keep.mean_weights(module)
 if run.is_global_zero:

@@ -77,7 +77,7 @@ def fitted(folder: Path, **chain: Any) -> tuple[Task, KeepDraws]:
     module = Task(sampler, **settings)
     run = trainer(folder, 600, log_every_n_steps=100)
     run.fit(module, datamodule=Blobs())
-    return module, next(c for c in run.callbacks if isinstance(c, KeepDraws))
+    return module, KeepDraws.of(run)
 
 
 def test_likelihood_and_prediction_by_hand() -> None:

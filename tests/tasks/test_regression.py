@@ -183,7 +183,7 @@ def test_bands_of_every_output_hold_what_they_should(
     module.noise_shape = lambda x: torch.ones(len(x), 1)  # type: ignore[method-assign]
     run = trainer(tmp_path, 1300, log_every_n_steps=100)
     run.fit(module, datamodule=Uneven())
-    keep = next(c for c in run.callbacks if isinstance(c, KeepDraws))
+    keep = KeepDraws.of(run)
     found = module.metrics(keep.ensemble("test"), keep.held_out["test"].examples)
     spread = [found[f"coverage_90_output_{p}"] for p in ("p05", "p95")]
     if by_output:

@@ -31,7 +31,7 @@ def net(seed: int = 0) -> nn.Sequential:
 
 
 def keeper(module: Toy) -> KeepDraws:
-    return next(c for c in module.trainer.callbacks if isinstance(c, KeepDraws))
+    return KeepDraws.of(module.trainer)
 
 
 def draw(folder: Path, chain: int, step: int) -> dict[str, Tensor]:
