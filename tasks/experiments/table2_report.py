@@ -194,6 +194,7 @@ def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dic
                 color = f"C{names.index(name)}"
                 axes.plot(*zip(*points, strict=True), marker="o", label=name, color=color)
             axes.set(xscale="log", yscale="log", xlabel="modes p", title=f"{kind} fields")
+            axes.set_xlim(0.9 * terms[0], 1.1 * terms[-1])
             axes.set_xticks(terms, [str(p) for p in terms])
             axes.xaxis.set_minor_locator(NullLocator())
             for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
