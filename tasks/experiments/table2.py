@@ -73,8 +73,7 @@ def cells() -> list[Cell | Study]:
         network(net, "physics", kind, terms) for kind in KINDS for net in NETS for terms in TERMS
     ]
     found += [network("unet", "profile", kind, 64) for kind in KINDS]
-    found += [network(net, "plain", "additive", 64) for net in NETS]
-    found.append(network("paper", "conservative", "additive", 64))
+    found += [network("paper", form, "additive", 64) for form in ("plain", "conservative")]
     found += [method(name, rate) for name in METHODS for rate in RATES]
     found += [Study(f"shift-{kind}", partial(table2_shift.panel, kind=kind)) for kind in KINDS]
     return found
