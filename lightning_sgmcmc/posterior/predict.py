@@ -98,7 +98,10 @@ class Plan:
         weights = 2 * sum(tensor.numel() * tensor.element_size() for tensor in first.values())
         work = len(draws) * size * sum(tensor.numel() for tensor in first.values())
         self._fused = fused(module, method, first, batch) if work >= _FUSE_FROM else None
-        if self._fused is not None and self._fused.working > budget // 2:
+        if self._fused is not None and (
+            self._fused.working > budget // 2
+            or self._failure(ChainStack(module, [first, first]), batch) is not None
+        ):
             self._fused = None
         budget -= self._fused.working if self._fused is not None else 0
         constant, each = self._activations(first, batch, size)
@@ -146,17 +149,22 @@ class Plan:
 
     def _follows(self, stack: ChainStack, batch: Any) -> bool:
         """Return whether vmap follows the method, found out on two examples."""
-        try:
-            self._pass(stack, cut(batch, slice(0, 2)))
-        except Exception as error:  # whatever a user's method raises under vmap only
-            reason = str(error).strip().split("\n")[0]
+        reason = self._failure(stack, batch)
+        if reason is not None:
             warnings.warn(
                 "draws are evaluated one by one, because vmap cannot follow "
                 f"{type(self._module).__name__}: {reason}",
                 stacklevel=2,
             )
-            return False
-        return True
+        return reason is None
+
+    def _failure(self, stack: ChainStack, batch: Any) -> str | None:
+        """Return what goes wrong with two examples, None if nothing does."""
+        try:
+            self._pass(stack, cut(batch, slice(0, 2)))
+        except Exception as error:  # whatever a user's method raises under vmap only
+            return str(error).strip().split("\n")[0]
+        return None
 
     @torch.no_grad()
     def _activations(self, weights: Mapping[str, Tensor], batch: Any, size: int) -> tuple[int, int]:

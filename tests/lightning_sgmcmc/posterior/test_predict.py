@@ -183,6 +183,20 @@ def test_what_vmap_cannot_follow_is_looped_over(tmp_path: Path) -> None:
     torch.testing.assert_close(found.mean, expected.mean, rtol=1e-6, atol=0)
 
 
+@pytest.mark.usefixtures("backend")
+def test_what_vmap_cannot_follow_after_the_network_is_looped_over(tmp_path: Path) -> None:
+    class Counting(Classifier):
+        def predictive(self, batch: Any) -> Tensor:
+            p = super().predictive(batch)
+            return p + 0 * torch.nonzero(p).sum()
+
+    draws = posterior(tmp_path, Counting())
+    expected = looped(draws, batch())
+    with pytest.warns(UserWarning, match="one by one, because vmap cannot follow Counting: "):
+        found = draws.predictive(batch())
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-6, atol=0)
+
+
 def test_an_error_of_the_modules_own_is_told(tmp_path: Path) -> None:
     draws = posterior(tmp_path, Classifier())
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
