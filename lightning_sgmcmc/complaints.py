@@ -6,7 +6,7 @@ import inspect
 import re
 from importlib import import_module
 
-from lightning_sgmcmc import samplers
+from lightning_sgmcmc import preconditioners, samplers
 
 _NOTHING = (
     "nothing to run: give --task NAME or --config FILE, or a task of your own as --model CLASS "
@@ -37,11 +37,8 @@ def reason(message: str, error: BaseException | None = None) -> str:
         return f"{name} has no option {refused[1]!r}{known}"
     unknown = re.search(r"Expected a dot import path string: (\S+)", causes[-1])
     if unknown:
-        known = (
-            f": choose one of {', '.join(_samplers())}, or the path of a class"
-            if "sampler" in field
-            else ""
-        )
+        names = _CHOICES.get(field.rsplit(".", 1)[-1], list)()
+        known = f": choose one of {', '.join(names)}, or the path of a class" if names else ""
         return f"{field}: unknown class {unknown[1]!r}{known}"
     text = " ".join(causes[-1].split())
     if not text.startswith(("Expected a", "Does not validate")):
@@ -65,6 +62,15 @@ def _samplers() -> list[str]:
     helpers = (samplers.Sampler, samplers.ChainsInTurn)
     members = ((name, getattr(samplers, name)) for name in samplers.__all__)
     return sorted(n for n, m in members if issubclass(m, samplers.Sampler) and m not in helpers)
+
+
+def _preconditioners() -> list[str]:
+    """Return the names of the preconditioners that a sampler can be given."""
+    bases = ("Fisher", "Preconditioner")
+    return [name for name in preconditioners.__all__ if name not in bases]
+
+
+_CHOICES = {"sampler": _samplers, "preconditioner": _preconditioners}
 
 
 def _field(causes: list[str]) -> str:

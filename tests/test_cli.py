@@ -156,6 +156,11 @@ def test_stopped_run_continues(configs: Path) -> None:
             "NaturalLangevin, PSGLD, SGFS, SGHMC, SGLD, SGNHT, or the path of a class",
         ),
         (
+            ["--task", "toy", "--model.sampler=SGLD", "--model.sampler.preconditioner=null"],
+            "preconditioner: unknown class 'None': choose one of AveragedLBFGS, BlockFisher, "
+            "DiagonalFisher, FullFisher, Identity, QuasiDiagonalFisher, RMSProp, or the path",
+        ),
+        (
             ["--model=tests.test_cli.NoSampler", "--model.sampler=SGLD",
              "--data=tests.toy.ToyData"],
             "needs lr",
