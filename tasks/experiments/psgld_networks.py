@@ -178,11 +178,11 @@ def compared(method: str, protocol: Protocol, step: Mapping[str, float]) -> tupl
         method: ``psgld``, ``sgld``, both also with ``-published``; ``rmsprop``, ``rmsspectral``,
             ``sgd`` or ``sghmc``.
         protocol: How long.
-        step: Step sizes by the method's name, without ``-published``.
+        step: Step sizes by the method's name; of ``-published`` also by the name without that.
     """
     if method == "sghmc":
         return sghmc(protocol)
-    lr = step[method.split("-")[0]]
+    lr = step[method if method in step else method.removesuffix("-published")]
     if method == "psgld-published":
         return published_psgld(protocol, lr, 1.0)
     if method == "psgld":
