@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_sgmcmc.priors.base import Prior, positive, total
 
@@ -52,7 +52,13 @@ class ScaleMixturePrior(Prior):
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return log p(theta), differentiable, [] or [K]."""
-        return total((torch.logaddexp(*self._logs(p)) for p in params), self.lead)
+        return total((self._log_density(p) for p in params), self.lead)
+
+    def _log_density(self, p: Tensor) -> Tensor:
+        """Return log(e^first + e^second); logaddexp has no second derivative where they differ."""
+        first, second = self._logs(p)
+        gap = (first - second).abs()
+        return torch.maximum(first, second) - nn.functional.logsigmoid(gap)
 
     def add_gradient_(
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float

@@ -66,6 +66,20 @@ def test_the_papers_scales_in_single_precision() -> None:
     torch.testing.assert_close(found[-3:], theta[-3:].double(), rtol=1e-6, atol=0)
 
 
+def test_the_density_has_a_second_derivative_far_out() -> None:
+    """The curvature that steps are chosen from is the density's, by automatic differentiation."""
+    prior = ScaleMixturePrior(0.25, 1.0, 0.1)
+    theta = torch.tensor([0.01, 0.3, 1.4, 5.0], requires_grad=True)
+    (slope,) = torch.autograd.grad(-prior.log_density([theta]), theta, create_graph=True)
+    (found,) = torch.autograd.grad(slope.sum(), theta)
+    near, h = theta.detach().double(), 1e-4
+    sides = [[torch.zeros_like(near)], [torch.zeros_like(near)]]
+    for grads, at in zip(sides, (near + h, near - h), strict=True):
+        prior.add_gradient_(grads, [at], 1.0)
+    expected = (sides[0][0] - sides[1][0]) / (2 * h)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_arguments_out_of_range(value: float) -> None:
     with pytest.raises(ValueError, match=r"pi must lie in \(0, 1\)"):
