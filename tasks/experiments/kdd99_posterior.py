@@ -2,11 +2,11 @@
 
 Two hidden units, the six most populous classes, lambda = 10: 100 weights. As in the paper every
 chain starts at one mode. The reference is 30 HMC chains, acceptance .8, with the Fisher matrix at
-the mode as mass; of 15 leapfrog steps a draw, not one, with which draws stay correlated for 200. SGFS-f has alpha = 2, 3, 4, 5, 10 and SGLD the paper's five
-epsilon.
+the mode as mass; of 15 leapfrog steps a draw, not one, with which draws stay correlated for 200.
+SGFS-f has alpha = 2, 3, 4, 5, 10 and SGLD the paper's five epsilon.
 
 The cells run on 20,000 training rows, fewer draws and iterations; those named ``full-`` on all
-rows, with the paper's numbers. The prior's precision is counted in the matrix that SGFS inverts:
+rows, with the paper's iterations. The prior's precision is counted in the matrix that SGFS inverts:
 the likelihood does not see a shift of d, and without the prior that direction has no metric.
 """
 
