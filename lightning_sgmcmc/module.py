@@ -348,13 +348,13 @@ class SGMCMCModule(L.LightningModule):
         return ChainsInTurn(self._make_sampler, named)
 
     def configure_callbacks(self) -> list[Callback]:
-        """Keep draws, and stop a chain that diverges; a Trainer's own of these go first."""
-        from lightning_sgmcmc.callbacks import ChainGuard, KeepDraws
+        """Keep draws, stop a chain that diverges, flush subnormals; a Trainer's own go first."""
+        from lightning_sgmcmc.callbacks import ChainGuard, FlushSubnormals, KeepDraws
 
         given: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         return [
             make()
-            for make in (KeepDraws, ChainGuard)
+            for make in (KeepDraws, ChainGuard, FlushSubnormals)
             if not any(isinstance(callback, make) for callback in given)
         ]
 

@@ -6,6 +6,7 @@ from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.callbacks.guard import ChainDivergedError, ChainGuard, ReplicasDifferError
 from lightning_sgmcmc.callbacks.progress import ChainProgress
 from lightning_sgmcmc.callbacks.pruning import GradualPruning
+from lightning_sgmcmc.callbacks.subnormals import FlushSubnormals
 
 __all__ = [
     "ChainCheckpoint",
@@ -13,6 +14,7 @@ __all__ = [
     "ChainGuard",
     "ChainProgress",
     "Distillation",
+    "FlushSubnormals",
     "GradualPruning",
     "KeepDraws",
     "ReplicasDifferError",

@@ -44,6 +44,21 @@ def _openmp() -> tuple[Any, int, int] | None:
     return start, number, count
 
 
+def everywhere(function: Any, argument: int) -> None:
+    """Call a C function of one pointer on every thread, or on this one where the pool is unknown.
+
+    Args:
+        function: As ``ctypes`` finds it.
+        argument: The address that it is given.
+    """
+    pool = _openmp()
+    if pool is None:
+        function(ctypes.c_void_p(argument))
+    else:
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        pool[0](address, argument, torch.get_num_threads(), 0)
+
+
 class Column(NamedTuple):
     """Where the vectors of one argument of a loop begin.
 
