@@ -87,7 +87,8 @@ STEP = {
     "rmsprop": 5e-4,
     "rmsspectral": 3e-5,
     "sgd": 0.5,
-    "bbb": 1e-3,
+    "bbb-gaussian": 1e-3,
+    "bbb-mixture": 3e-3,
     "dropout": 0.5,
 }
 #: e^0 and e^-6 are of the paper's grid.
@@ -179,7 +180,7 @@ def _method(method: str, length: Protocol, width: int) -> tuple[str, ...]:
     if method == "deep-ensemble":
         return networks.deep_ensemble(length)
     if method in BBB_PRIOR:
-        return networks.bayes_by_backprop(length, STEP["bbb"], BBB_PRIOR[method])
+        return networks.bayes_by_backprop(length, STEP[method], BBB_PRIOR[method])
     if method == "dropout":
         net = ("--model.net.dropout=0.5", "--model.draw_budget=1")
         return (*net, *networks.optimized(length, "sgd", STEP["dropout"]))
