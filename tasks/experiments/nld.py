@@ -161,8 +161,8 @@ def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
 
 
 def _row(run: dict[str, Any] | None, kind: str) -> str:
-    if run is None:
-        return "- | - | - | -"
+    if run is None or (kind == "posterior_mean" and run["num_chains"] > 1):
+        return "- | - | - | -"  # the mean over chains of different starts is nobody's network
     sets = {"train": run["task_details"]["train"], "test": run["metrics"]}
     cells = []
     for where, name in COLUMNS:

@@ -57,6 +57,7 @@ def curve(
 
 def _curves(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -64,6 +65,7 @@ def _curves(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> F
         style = _STYLES[i % len(_STYLES)]
         axes.plot(*zip(*points, strict=True), style, color=f"C{i % 10}", label=label)
     axes.set(xlabel="epoch", ylabel="test error, %", yscale="log", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     figure.legend(fontsize=7, loc="outside right upper")
