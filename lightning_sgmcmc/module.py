@@ -24,7 +24,7 @@ from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler, Stacked
 from lightning_sgmcmc.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.selection import load_pretrained, sampled_names
-from lightning_sgmcmc.strategies import replicas
+from lightning_sgmcmc.strategies import leave_at_exit, replicas
 from lightning_sgmcmc.target import Batch, Target
 
 if TYPE_CHECKING:
@@ -360,6 +360,8 @@ class SGMCMCModule(L.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Refuse what would bias the chain, then choose what is sampled and by how many chains."""
+        if self.trainer.world_size > 1:
+            leave_at_exit()
         if stage == "fit":
             checks.refuse_biasing_trainer(self.trainer)
             checks.check_length(self.trainer.max_steps, self.draw_schedule)

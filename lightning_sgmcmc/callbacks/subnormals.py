@@ -8,8 +8,6 @@ from typing import Any
 import lightning as L
 import torch
 
-from lightning_sgmcmc.kernels.threads import everywhere
-
 
 class FlushSubnormals(L.Callback):
     """Let the processor take numbers below its smallest normal one for zero while a chain runs.
@@ -54,6 +52,8 @@ def flush(on: bool) -> None:
 
     ``torch.set_flush_denormal`` is about the thread that calls it; the others get its environment.
     """
+    from lightning_sgmcmc.kernels.threads import everywhere
+
     if not torch.set_flush_denormal(on):
         return
     library = _libm()
