@@ -50,12 +50,22 @@ ROWS = {
     "sgd": Row("SGD", "network", "SGD"),
     "sghmc": Row("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
 }
-#: Step sizes on the mean loss, the smaller of the paper's two; RMSspectral's is ours.
-STEP = {"psgld": 1e-3, "sgld": 0.1, "rmsprop": 1e-3, "rmsspectral": 3e-5, "sgd": 0.1}
-#: Step sizes to choose from: the paper's, "via grid search".
+#: Step sizes on the mean loss, the smaller of the paper's two; ours of RMSspectral and at T = 1.
+STEP = {
+    "psgld-published": 1e-3,
+    "psgld": 3e-4,
+    "sgld-published": 0.1,
+    "sgld": 0.03,
+    "rmsprop": 1e-3,
+    "rmsspectral": 3e-5,
+    "sgd": 0.1,
+}
+#: Step sizes to choose from: the paper's, "via grid search", and smaller ones at T = 1.
 GRID = {
     "psgld-published": (1e-3, 2e-3),
+    "psgld": (1e-4, 3e-4),
     "sgld-published": (0.1, 0.2),
+    "sgld": (0.03, 0.1),
     "rmsprop": (1e-3, 2e-3),
     "rmsspectral": (1e-5, 3e-5, 1e-4),
     "sgd": (0.1, 0.2),
