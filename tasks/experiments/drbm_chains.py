@@ -42,43 +42,47 @@ class Machines:
         return W.reshape(shape), U.reshape(shape), c, d
 
     def _forward(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z [K, n, H, C] and logits [K, n, C] for x [n, D] or [K, n, D]."""
+        """Return z [K, H, C, n] and logits [K, C, n] for x [n, D] or [K, n, D].
+
+        Examples are last, so that sums over the few units and classes go along long rows.
+        """
         W, U, c, d = self.split(theta)
-        z = (x @ W.mT + c[..., None, :])[..., None] + U[..., None, :, :]
-        return z, d[..., None, :] + functional.softplus(z, threshold=40.0).sum(-2)
+        z = (W @ x.mT + c[..., None])[..., None, :] + U[..., None]
+        return z, d[..., None] + functional.softplus(z, threshold=40.0).sum(-3)
 
     def logits(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return the logits [K, n, C] for x [n, D] or [K, n, D]."""
-        return self._forward(theta, x)[1]
+        return self._forward(theta, x)[1].mT
 
     def nll(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return -log p(y | x) of each example, [K, n]; y is [n] or [K, n]."""
-        log_p = self.logits(theta, x).log_softmax(-1)
-        return -log_p.gather(-1, y.expand(log_p.shape[:-1])[..., None])[..., 0]
+        log_p = self._forward(theta, x)[1].log_softmax(-2)
+        label = y.expand(*log_p.shape[:-2], -1)[..., None, :]
+        return -log_p.gather(-2, label)[..., 0, :]
 
     def _residuals(self, theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         z, logits = self._forward(theta, x)
-        return torch.sigmoid(z), logits.softmax(-1) - functional.one_hot(y, self.classes)
+        return torch.sigmoid(z), logits.softmax(-2) - functional.one_hot(y, self.classes).mT
 
     def gradient(
         self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor | None = None
     ) -> Tensor:
         """Return the gradient of the mean NLL, or of sum_i weights_i NLL_i, [K, d]."""
         s, r = self._residuals(theta, x, y)
-        r = r / r.shape[-2] if weights is None else r * weights[:, None]
-        t = s * r[..., None, :]
-        g_c = t.sum(-1)
-        g_W = g_c.mT @ x
-        parts = [g_W.flatten(-2), t.sum(-3).flatten(-2), g_c.sum(-2), r.sum(-2)]
+        r = r / r.shape[-1] if weights is None else r * weights
+        t = s * r[..., None, :, :]
+        g_c = t.sum(-2)
+        g_W = g_c @ x
+        parts = [g_W.flatten(-2), t.sum(-1).flatten(-2), g_c.sum(-1), r.sum(-1)]
         return torch.cat(parts, dim=-1)
 
     def scores(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients of single examples of one machine, theta [d], [n, d]."""
         s, r = self._residuals(theta, x, y)
-        t = s * r[:, None]
-        g_c = t.sum(-1)
+        t = s * r[None]
+        g_c = t.sum(1).mT
         g_W = g_c[:, :, None] * x[:, None]
-        return torch.cat([g_W.flatten(1), t.flatten(1), g_c, r], dim=1)
+        return torch.cat([g_W.flatten(1), t.flatten(0, 1).mT, g_c, r.mT], dim=1)
 
     def fisher(self, theta: Tensor, x: Tensor, counts: Tensor) -> Tensor:
         """Return sum_i counts_i E_y[g g'] with y drawn from the machine theta [d], [d, d]."""

@@ -110,11 +110,12 @@ def reference(folder: Path, size: Size) -> dict[str, Any]:
     machines = Machines(x.shape[1], HIDDEN, CLASSES)
     mode = machines.mode(unique, labels, counts, PRECISION)
     fisher = machines.fisher(mode, unique, counts) + PRECISION * torch.eye(machines.size)
-    share = counts / len(x)
+    # Single precision: rounding moves the sum over rows by some 1e-3, the density by as much.
+    examples, share = unique.float(), (counts / len(x)).float()
 
     def potential(theta: Tensor) -> Tensor:
         penalty = PRECISION * theta.square().sum(1) / (2 * len(x))
-        total: Tensor = machines.nll(theta, unique, labels) @ share + penalty
+        total: Tensor = machines.nll(theta.float(), examples, labels) @ share + penalty
         return total
 
     # theta = mode + z R', R R' the inverse of the Fisher matrix, then the covariance of the draws
