@@ -74,6 +74,7 @@ class Fused:
 
     Attributes:
         working: Bytes of working memory that do not grow with draws or examples.
+        each: Bytes that a draw takes for an example besides; None where that is to be measured.
     """
 
     def __init__(self, chain: _Chain, rest: Callable[[Tensor, Any], Any] | None) -> None:
@@ -81,6 +82,7 @@ class Fused:
 
         self._kernels, self._chain, self._rest = networks, chain, rest
         self.working = 4 * networks.working_numbers([layer.shape for layer in chain.layers])
+        self.each = 4 * chain.layers[-1].shape[0] if rest is None else None
 
     def inputs(self, batch: Any) -> Any:
         """Return the entry of a batch that goes through the network."""

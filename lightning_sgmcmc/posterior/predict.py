@@ -98,16 +98,17 @@ class Plan:
         weights = 2 * sum(tensor.numel() * tensor.element_size() for tensor in first.values())
         work = len(draws) * size * sum(tensor.numel() for tensor in first.values())
         self._fused = fused(module, method, first, batch) if work >= _FUSE_FROM else None
-        if self._fused is not None and (
-            self._fused.working > budget // 2
-            or self._failure(ChainStack(module, [first, first]), batch) is not None
-        ):
+        if self._fused is not None and self._fused.working > budget // 2:
+            self._fused = None
+        # Loops that do all of a method need no trial; what follows them under vmap does.
+        known = self._fused.each if self._fused is not None else None
+        if self._fused is not None and known is None and self._failure(first, batch) is not None:
             self._fused = None
         budget -= self._fused.working if self._fused is not None else 0
-        constant, each = self._activations(first, batch, size)
+        constant, each = (0, known) if known else self._activations(first, batch, size)
         cpu = self._device.type == "cpu"
         tile = _tile(budget, weights, constant, each, size, len(draws), cpu)
-        if tile[0] > 1 and not self._follows(ChainStack(module, [first, first]), batch):
+        if tile[0] > 1 and not known and not self._follows(first, batch):
             tile = _tile(budget, weights, constant, each, size, 1, cpu)
         self.draws, self.examples = tile
         if self._fused is not None:
@@ -147,9 +148,9 @@ class Plan:
         named = {f"module.{name}": tensor for name, tensor in weights.items()}
         return _tuple(functional_call(self._call, named, (batch,)))
 
-    def _follows(self, stack: ChainStack, batch: Any) -> bool:
+    def _follows(self, weights: Mapping[str, Tensor], batch: Any) -> bool:
         """Return whether vmap follows the method, found out on two examples."""
-        reason = self._failure(stack, batch)
+        reason = self._failure(weights, batch)
         if reason is not None:
             warnings.warn(
                 "draws are evaluated one by one, because vmap cannot follow "
@@ -158,10 +159,10 @@ class Plan:
             )
         return reason is None
 
-    def _failure(self, stack: ChainStack, batch: Any) -> str | None:
-        """Return what goes wrong with two examples, None if nothing does."""
+    def _failure(self, weights: Mapping[str, Tensor], batch: Any) -> str | None:
+        """Return what goes wrong with two examples and draws, None if nothing does."""
         try:
-            self._pass(stack, cut(batch, slice(0, 2)))
+            self._pass(ChainStack(self._module, [weights, weights]), cut(batch, slice(0, 2)))
         except Exception as error:  # whatever a user's method raises under vmap only
             return str(error).strip().split("\n")[0]
         return None
