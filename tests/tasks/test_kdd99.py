@@ -33,7 +33,8 @@ def test_names_are_unique_and_those_of_the_table() -> None:
 
 
 def test_as_many_settings_are_tried_as_in_the_paper() -> None:
-    tried = [cell.name.split("-lr")[0].split("-alpha")[0] for cell in kdd99.choices()]
+    names = [cell.name.replace("-prior", "") for cell in kdd99.choices()]
+    tried = [name.split("-lr")[0].split("-alpha")[0] for name in names]
     assert {kind: tried.count(kind) for kind in set(tried)} == {
         "sgd": 18,
         "sgld": 18,
@@ -65,7 +66,8 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
         gamma = (kdd99.N + 500) / 500
         alpha = 2.0 if cell.name.endswith("chosen") else 8.95
         assert settings["lr"] == pytest.approx(2 / gamma / (1 + alpha**2), rel=1e-3)
-        assert model["freeze_preconditioner"] == cell.name.endswith("frozen")
+        assert model["freeze_preconditioner"] == cell.name.endswith(("frozen", "chosen"))
+        assert settings["count_prior"] == cell.name.endswith("chosen")
         return
     assert name == {"sgd": "Optimized", "sgld": "SGLD"}[cell.name.split("-")[0]]
     rows = kdd99.N_PAPER if "same" in cell.name else kdd99.N
