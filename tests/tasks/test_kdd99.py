@@ -66,8 +66,8 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
         gamma = (kdd99.N + 500) / 500
         alpha = 2.0 if cell.name.endswith("chosen") else 8.95
         assert settings["lr"] == pytest.approx(2 / gamma / (1 + alpha**2), rel=1e-3)
-        assert model["freeze_preconditioner"] == cell.name.endswith(("frozen", "chosen"))
-        assert settings["count_prior"] == cell.name.endswith("chosen")
+        assert model["freeze_preconditioner"] == cell.name.endswith(("frozen", "prior", "chosen"))
+        assert settings["count_prior"] == cell.name.endswith(("prior", "chosen"))
         return
     assert name == {"sgd": "Optimized", "sgld": "SGLD"}[cell.name.split("-")[0]]
     rows = kdd99.N_PAPER if "same" in cell.name else kdd99.N
