@@ -23,6 +23,7 @@ from tests.tasks.test_images import root as mnist_files
 
 ROOT = Path(__file__).resolve().parents[2]
 files = mnist_files
+EMPTY: dict[str, Any] = dict.fromkeys(cell.name for cell in nld.cells())
 
 
 def test_names_are_unique_and_the_grid_is_the_paper_s() -> None:
@@ -53,6 +54,7 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     assert sampler["prior"]["init_args"]["variance"] == 0.1
     assert sampler["temperature"] == 1.0
     assert model["freeze_preconditioner"] == cell.name.endswith("frozen")
+    assert model["num_chains"] == (3 if cell.name.endswith("chains") else 1)
     if cell.name.startswith("qdop"):
         assert (name, sampler["eps"], sampler["power"], sampler["memory"]) == (
             "NaturalLangevin",
@@ -133,12 +135,32 @@ def test_a_small_run_measures_training_examples(files: Path) -> None:
     assert found["ensemble"]["error_percent"] == pytest.approx(error)
     assert found["posterior_mean"]["nll"] != found["ensemble"]["nll"]
     assert "out_of_distribution" not in content["task_details"]
-    text = nld.render({"qdop-frozen": content}, False)
+    text = nld.render(EMPTY | {"qdop-frozen": content}, False)
     train, test = found["posterior_mean"], content["metrics"]["posterior_mean"]
     numbers = [train["nll"], 100 - train["error_percent"], test["nll"], 100 - test["error_percent"]]
     values = " | ".join(f"{n:.{d}f}" for n, d in zip(numbers, (4, 2, 4, 2), strict=True))
     assert f"| PostMean, QDOP, C frozen after burn-in | {values} |" in text
     assert "| Ensemble, DOP | - | - | - | - |" in text
+
+
+def test_several_chains_have_a_row_each_and_one_together() -> None:
+    def of(nll: Any, error: Any) -> dict[str, Any]:
+        return {"nll": nll, "error_percent": error}
+
+    run = {
+        "num_chains": 3,
+        "metrics": {"ensemble": of(0.057, 1.73), "posterior_mean": of(23.0, 73.0)},
+        "task_details": {
+            "train": {"ensemble": of(0.021, 0.19), "posterior_mean": of(23.0, 73.0)},
+            "chains": {"metrics": of([0.06, 0.062, 0.058], [1.85, 1.7, 1.85])},
+        },
+    }
+    text = nld.render(EMPTY | {"qdop-chains": run}, False)
+    label = "| Ensemble, QDOP, several chains"
+    assert f"{label}, each chain |  |  | 0.0600 +- 0.0020 (3) | 98.20 +- 0.09 (3) |" in text
+    assert f"{label}, 3 together | 0.0210 | 99.81 | 0.0570 | 98.27 |" in text
+    assert "23.0" not in text  # the mean of networks with different starts is not one
+    assert "PostMean, QDOP, several" not in text
 
 
 def test_the_most_accurate_of_the_grid() -> None:
