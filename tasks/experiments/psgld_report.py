@@ -98,11 +98,12 @@ def _details(results: Results, rows: Mapping[str, Row], columns: Mapping[str, st
         "",
         "What each entry is: all numbers are from the runs themselves. An epoch is one of "
         f"minibatches of {BATCH}; T is the temperature of the target and, after the comma, of the "
-        "draws, configurational; minutes are those of all repetitions together.",
+        "draws, configurational; together are the repetitions of one run, by their mean "
+        "prediction; minutes are those of all repetitions.",
         "",
         "| network | method | weights | epochs | repetitions | draws of each | T | NLL | ECE | "
-        "minutes | device |",
-        "|---" * 11 + "|",
+        "together: error, NLL | minutes | device |",
+        "|---" * 12 + "|",
         *lines,
     ]
 
@@ -119,9 +120,18 @@ def _detail(runs: Sequence[Result], row: Row) -> list[str]:
         _temperature(first),
         mean_and_spread(_values(runs, "nll", row), 4),
         mean_and_spread(_values(runs, "ece", row), 4),
+        _together(runs, row),
         f"{sum(run['wall_seconds'] for run in runs) / 60:.1f}",
         first["provenance"]["device"],
     ]
+
+
+def _together(runs: Sequence[Result], row: Row) -> str:
+    """Return error and NLL of all chains' mean prediction, nothing of a single one."""
+    if row.together or len(runs) > 1 or runs[0]["num_chains"] == 1:
+        return ""
+    metrics = runs[0]["metrics"]["ensemble"]
+    return f"{metrics['error_percent']:.2f}, {metrics['nll']:.4f}"
 
 
 def _temperature(result: Result) -> str:
