@@ -73,7 +73,7 @@ class Size:
     hmc_chains: int = 30
 
 
-SMALL = Size(rows=20_000, draws=1000, chains=4, iterations=20_000, thinning=4)
+SMALL = Size(rows=20_000, draws=1000, chains=4, iterations=100_000, thinning=20)
 FULL = Size(rows=None, draws=1000, chains=1, iterations=1_000_000, thinning=50)
 
 
