@@ -415,5 +415,6 @@ def _errors(found: dict[str, dict[str, Any]]) -> Figure:
                 axis.plot(*zip(*points, strict=True), marker + "-", label=LABELS[name])
         axis.set(xscale="log", yscale="log", xlabel="1/ATUC, independent draws a second")
         axis.set_ylabel(f"{title}, in the end")
+        axis.tick_params(axis="x", which="both", labelrotation=45)
     axes[0].legend()
     return figure
