@@ -79,7 +79,7 @@ class Machines:
     def scores(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients of single examples of one machine, theta [d], [n, d]."""
         s, r = self._residuals(theta, x, y)
-        t = s * r[None]
+        t = s * r
         g_c = t.sum(1).mT
         g_W = g_c[:, :, None] * x[:, None]
         return torch.cat([g_W.flatten(1), t.flatten(0, 1).mT, g_c, r.mT], dim=1)
