@@ -23,7 +23,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,9 +153,7 @@ class Cluster:
             try:
                 future = finished.get(timeout=_POLL)
             except Empty:
-                seen = time.monotonic() if threads else seen
-                if time.monotonic() - seen > ALONE:
-                    raise PdeError(f"no worker is left at {self._address}; {_AGAIN}") from None
+                seen = self._attended(seen)
                 continue
             index, seen = running.pop(future), time.monotonic()
             worker, origin, arrays = self._result(future, store.samples(index))
@@ -173,9 +171,25 @@ class Cluster:
         except OSError as error:
             raise self._lost(error) from error
 
+    def _attended(self, seen: float) -> float:
+        """Return when there was a worker last; raise if that is too long ago."""
+        now = time.monotonic()
+        if self._threads():
+            return now
+        if now - seen > ALONE:
+            raise PdeError(f"no worker is left at {self._address}; {_AGAIN}")
+        return seen
+
     def _result(self, future: Any, samples: range) -> Any:
+        """Fetch a finished chunk; if its worker has died since, it is made again before."""
+        fetched = asyncio.run_coroutine_threadsafe(
+            self._client.gather(future, asynchronous=True), self._client.loop.asyncio_loop
+        )
+        seen = time.monotonic()
         try:
-            return future.result()
+            while not wait([fetched], timeout=_POLL).done:
+                seen = self._attended(seen)
+            return fetched.result()
         except KilledWorker as error:
             raise PdeError(
                 f"{error.allowed_failures + 1} workers died one after the other with samples "

@@ -17,6 +17,7 @@ from pde import PdeError, PermeabilityDataSpec, generate_permeabilities
 from pde.store import Store
 
 distributed = pytest.importorskip("distributed", reason="distributed is in the extra cluster")
+Client = distributed.Client
 from pde import cluster as ours  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +145,7 @@ def deadly(machines):
 
 def ask(address, function, *arguments, count=2):
     """What all workers answer, once there are so many."""
-    with distributed.Client(address, timeout=20, set_as_default=False) as client:
+    with Client(address, timeout=20, set_as_default=False) as client:
         client.wait_for_workers(count, timeout=60)
         return sorted(client.run(function, *arguments).values())
 
@@ -183,7 +184,7 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch, address, whole):
 
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys, address, whole):
-    submitted, submit = [], distributed.Client.submit
+    submitted, submit = [], Client.submit
 
     def count(self, *arguments, **options):
         submitted.append(1)
@@ -202,7 +203,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys,
     monkeypatch.setattr(script, "PermeabilityDataSpec", lambda **_: SPEC)
     with monkeypatch.context() as patch:
         first = after_first_write(patch, stop)
-        patch.setattr(distributed.Client, "submit", count)
+        patch.setattr(Client, "submit", count)
         pids(address)
         assert script.main(command) == 130
     assert len(first) == 1
@@ -319,6 +320,32 @@ def test_a_cluster_that_falls_apart_is_one_error(tmp_path, monkeypatch, machines
     assert second
     assert len({*first, *second}) == len(first) + len(second) < 16
     generate_permeabilities(SPEC, path, 1, "scipy", progress=False)
+    assert path.read_bytes() == whole
+
+
+def test_the_last_worker_dies_with_a_finished_chunk(tmp_path, monkeypatch, caplog, machines, whole):
+    path, address = tmp_path / "a", machines.scheduler()
+    worker, submitted, submit = machines.workers(address, "--no-nanny"), [], Client.submit
+
+    def keep(self, *arguments, **options):
+        submitted.append(submit(self, *arguments, **options))
+        return submitted[-1]
+
+    def lose_worker():
+        while not submitted[-1].done():  # one is written, the other not yet fetched
+            time.sleep(0.02)
+        monkeypatch.setattr(ours, "ALONE", 0.5)
+        worker.kill()
+
+    monkeypatch.setattr(Client, "submit", keep)
+    first = after_first_write(monkeypatch, lose_worker)
+    with pytest.raises(PdeError, match=r"no worker is left at tcp:.*; finished chunks are kept"):
+        make(path, address)
+    assert len(first) == 1
+    assert not caplog.records  # Dask's loop has nothing left to complain of
+    monkeypatch.undo()
+    machines.workers(address, "--no-nanny")
+    make(path, address)
     assert path.read_bytes() == whole
 
 
