@@ -160,7 +160,7 @@ def cell(column: str, method: str, length: Protocol, seed: int | None = None) ->
     """
     width = WIDTHS[column]
     overrides = [f"--model.net.hidden=[{width},{width}]", *networks.common(length)]
-    if method not in ("sghmc", "deep-ensemble"):
+    if method != "sghmc":
         overrides += ["--model.net=tasks.nets.fan_in_mlp.FanInMLP", "--data.scale=126"]
     name = f"{column}-{method}"
     if seed is not None:

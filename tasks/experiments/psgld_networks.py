@@ -195,10 +195,12 @@ def compared(method: str, protocol: Protocol, step: Mapping[str, float]) -> tupl
 
 
 def deep_ensemble(protocol: Protocol, networks: int = 5) -> tuple[str, ...]:
-    """Return networks fitted by Adam, each from its own start; comes after :func:`common`."""
+    """Return networks fitted by Adam, each from its own start; weight decay 1/N.
+
+    Comes after :func:`common`.
+    """
     return (
         *_optimizer("adam", 1e-3),
-        *_fan_in_prior(),
         "--model.schedule=lightning_sgmcmc.schedules.WarmupCosine",
         f"--model.schedule.steps={protocol.steps}",
         f"--model.num_chains={networks}",
@@ -233,13 +235,6 @@ def _optimizer(name: str, lr: float) -> tuple[str, ...]:
         f"--model.sampler.lr={lr}",
         f"--model.sampler.optimizer={path}",
         *(f"--model.sampler.optimizer.{argument}" for argument in arguments),
-    )
-
-
-def _fan_in_prior() -> tuple[str, ...]:
-    return (
-        "--model.sampler.prior=lightning_sgmcmc.FanInGaussianPrior",
-        "--model.sampler.prior.variance=2.0",
     )
 
 

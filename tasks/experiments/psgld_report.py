@@ -152,7 +152,7 @@ def temperature_table(
         for result in at_temperatures(results, method):
             test, held_out = (result["metrics"][part] for part in ("ensemble", "ensemble_val"))
             lines.append(
-                f"| {_family(rows[method])} | {result['temperature']:.2g} | "
+                f"| {_family(rows[method])} | {_temperature(result)} | "
                 f"{-held_out['nll']:.4f} | {-test['nll']:.4f} | {held_out['error_percent']:.2f} | "
                 f"{test['error_percent']:.2f} | {result['num_chains']} |"
             )
@@ -160,7 +160,7 @@ def temperature_table(
         return []
     return [
         "The reduced protocol at other temperatures, on 50,000 training examples: the ensembles of "
-        "all chains together.",
+        "all chains together. T is as above, of the target and of the draws.",
         "",
         "| method | T | validation log-likelihood | test log-likelihood | validation error, % | "
         "test error, % | chains |",
