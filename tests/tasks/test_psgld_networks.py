@@ -141,6 +141,9 @@ def test_posterior_and_other_forms(parsed: Any) -> None:
     assert (model["num_chains"], model["burn_in"]) == (5, 59_999)
     assert content["data"]["init_args"]["scale"] == "126"
     assert model["sampler"]["init_args"]["prior"]["init_args"]["variance"] == 1.0
+    hamiltonian = parsed(run_of(psgld_mnist, "temperature-sghmc-0.001"))["model"]["init_args"]
+    assert hamiltonian["step_fraction"] == 0.005
+    assert hamiltonian["sampler"]["init_args"]["temperature"] == 0.001
     cold = parsed(run_of(psgld_mnist, "temperature-psgld-1-2e-05"))
     assert cold["model"]["init_args"]["sampler"]["init_args"]["temperature"] == 1 / 50_000
     assert cold["data"]["init_args"]["num_val"] == 10_000
