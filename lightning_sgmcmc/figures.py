@@ -53,7 +53,11 @@ def learning_curve(path: Path, module: SGMCMCModule) -> Figure:
             upper.plot(*columns[name], label=label, **style)
     upper.set_ylabel("mean negative log-likelihood")
     if "lr" in columns:  # a run shorter than the logging interval has none
+        from matplotlib.ticker import LogFormatterSciNotation, LogLocator
+
         lower.semilogy(*columns["lr"], color="k", lw=1)
+        lower.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        lower.yaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(2, 2)))
     lower.set_ylabel("step size")
     lower.set_xlabel("step")
     for axes in (upper, lower):
