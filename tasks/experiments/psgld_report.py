@@ -160,9 +160,9 @@ def temperature_table(
         return []
     return [
         "The reduced protocol at other temperatures, on 50,000 training examples: the ensembles of "
-        "all chains together. T is as above, of the target and of the draws.",
+        "all chains together. The draws' temperature is configurational.",
         "",
-        "| method | T | validation log-likelihood | test log-likelihood | validation error, % | "
+        "| method | T: stated, of the draws | validation log-likelihood | test log-likelihood | validation error, % | "
         "test error, % | chains |",
         "|---" * 7 + "|",
         *lines,
