@@ -162,8 +162,8 @@ def temperature_table(
         "The reduced protocol at other temperatures, on 50,000 training examples: the ensembles of "
         "all chains together. The draws' temperature is configurational.",
         "",
-        "| method | T: stated, of the draws | validation log-likelihood | test log-likelihood | validation error, % | "
-        "test error, % | chains |",
+        "| method | T: stated, of the draws | validation log-likelihood | test log-likelihood | "
+        "validation error, % | test error, % | chains |",
         "|---" * 7 + "|",
         *lines,
     ]
