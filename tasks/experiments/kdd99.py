@@ -10,6 +10,9 @@ where burn-in ends, from which point the chain has one target. ``sgfs-d-prior`` 
 ``sgfs-d-chosen``, which are frozen too, count the prior's precision in the matrix: weights of rare
 features have next to no Fisher information, so that without it steps along them have no bound, and
 chains diverge. The latter has the alpha that was best on the validation rows in short runs.
+
+lambda = 10 weighs ten times as much against the 10 % file's rows as against the paper's;
+``*-lambda1`` have the paper's ratio of the two.
 """
 
 from __future__ import annotations
@@ -40,7 +43,15 @@ LABELS = {
     "sgfs-d-chosen": f"SGFS-d, alpha = {CHOSEN:g}, prior counted, frozen after burn-in",
     "sgfs-d-frozen": "SGFS-d, frozen after burn-in",
     "sgfs-f-frozen": "SGFS-f, frozen after burn-in",
+    "sgd-lambda1": "SGD, same lr, lambda = 1",
+    "sgld-lambda1": "SGLD, same lr, lambda = 1",
+    "sgfs-d-prior-lambda1": "SGFS-d, prior counted, frozen after burn-in, lambda = 1",
+    "sgfs-d-chosen-lambda1": (
+        f"SGFS-d, alpha = {CHOSEN:g}, prior counted, frozen after burn-in, lambda = 1"
+    ),
 }
+#: The prior's variance, 1 / lambda, for the paper's lambda / N on a tenth of its rows.
+LAMBDA1 = "--model.sampler.prior.variance=1.0"
 #: Three alphas without and with the prior counted, and 18 schedules by first lr, b and delta: as
 #: many as in the paper, which does not say which.
 ALPHAS = {"": (2.0, 4.0, ALPHA), "-prior": (1.0, 2.0, 4.0)}
@@ -58,7 +69,10 @@ def cells() -> list[Cell]:
     for suffix in ("", "-frozen"):
         found += [fisher(kind, f"sgfs-{kind}{suffix}", ALPHA, bool(suffix)) for kind in ("d", "f")]
     counted = {"sgfs-d-prior": ALPHA, "sgfs-d-chosen": CHOSEN}
-    return found + [fisher("d", name, alpha, True, True) for name, alpha in counted.items()]
+    found += [fisher("d", name, alpha, True, True) for name, alpha in counted.items()]
+    weaker = {f"{kind}-same-lr": f"{kind}-lambda1" for kind in ("sgd", "sgld")}
+    weaker |= {name: f"{name}-lambda1" for name in counted}
+    return found + [_weaker(cell, weaker[cell.name]) for cell in found if cell.name in weaker]
 
 
 def choices() -> list[Cell]:
@@ -69,12 +83,22 @@ def choices() -> list[Cell]:
         for lr in FIRST
         for b, delta in DECAYS
     ]
-    return found + [
+    found += [
         fisher(kind, f"sgfs-{kind}{counted}-alpha{alpha:g}", alpha, True, bool(counted))
         for kind in ("d", "f")
         for counted, alphas in ALPHAS.items()
         for alpha in alphas
     ]
+    return found + [
+        _weaker(cell, cell.name.replace("-prior", "-lambda1"))
+        for cell in found
+        if cell.name.startswith("sgfs-d-prior")
+    ]
+
+
+def _weaker(cell: Cell, name: str) -> Cell:
+    """Return the same run with lambda = 1."""
+    return Cell(name, CONFIG, (*cell.overrides, LAMBDA1))
 
 
 def annealed(kind: str, name: str, lr: float, b: float, delta: float) -> Cell:
