@@ -67,10 +67,12 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
         assert settings["variant"] == {"d": "diagonal", "f": "full"}[cell.name[5]]
         # The paper's epsilon is 4 / alpha^2; lr / N = (2 / (gamma (1 + alpha^2))) / N.
         gamma = (kdd99.N + 500) / 500
-        alpha = 2.0 if base.endswith("chosen") else 8.95
+        alpha = {"chosen": 2.0, "best": 1.0}.get(base.split("-")[-1], 8.95)
         assert settings["lr"] == pytest.approx(2 / gamma / (1 + alpha**2), rel=1e-3)
-        assert model["freeze_preconditioner"] == base.endswith(("frozen", "prior", "chosen"))
-        assert settings["count_prior"] == base.endswith(("prior", "chosen"))
+        assert model["freeze_preconditioner"] == base.endswith(
+            ("frozen", "prior", "chosen", "best")
+        )
+        assert settings["count_prior"] == base.endswith(("prior", "chosen", "best"))
         return
     assert name == {"sgd": "Optimized", "sgld": "SGLD"}[cell.name.split("-")[0]]
     rows = kdd99.N_PAPER if "same" in base or weaker else kdd99.N
