@@ -184,7 +184,7 @@ def at_temperatures(results: Results, method: str) -> list[Result]:
 def render_choices(results: Results) -> str:
     """Return what runs predict of held-out training examples, and the best step of each method."""
     lines = [
-        "On held-out training examples, the ensemble of all chains together; best first by NLL.",
+        "On held-out training examples, the ensemble of all chains together.",
         "",
         "| run | validation NLL | validation error, % |",
         "|---|---|---|",
@@ -200,5 +200,5 @@ def render_choices(results: Results) -> str:
         best[method] = min(best.get(method, (float("inf"), "")), (values["nll"], choice))
     if best:
         found = ", ".join(f"{method} at {choice}" for method, (_, choice) in best.items())
-        lines += ["", f"Best: {found}."]
+        lines += ["", f"Best in NLL of those that have run: {found}."]
     return "\n".join(lines)
