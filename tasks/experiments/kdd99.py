@@ -44,15 +44,17 @@ LABELS = {
     "sgfs-d-chosen": f"SGFS-d, alpha = {CHOSEN:g}, prior counted, frozen after burn-in",
     "sgfs-d-frozen": "SGFS-d, frozen after burn-in",
     "sgfs-f-frozen": "SGFS-f, frozen after burn-in",
-    "sgd-lambda1": "SGD, same lr, lambda = 1",
-    "sgld-lambda1": "SGLD, same lr, lambda = 1",
-    "sgfs-d-prior-lambda1": "SGFS-d, prior counted, frozen after burn-in, lambda = 1",
-    "sgfs-d-chosen-lambda1": (
-        f"SGFS-d, alpha = {CHOSEN:g}, prior counted, frozen after burn-in, lambda = 1"
-    ),
-    "sgfs-d-best-lambda1": (
-        f"SGFS-d, alpha = {CHOSEN_LAMBDA1:g}, prior counted, frozen after burn-in, lambda = 1"
-    ),
+}
+#: Runs that are made with lambda = 1 too, and what they are called then.
+WEAKER = {
+    "sgd-same-lr": "sgd-lambda1",
+    "sgld-same-lr": "sgld-lambda1",
+    "sgfs-d-prior": "sgfs-d-prior-lambda1",
+    "sgfs-d-chosen": "sgfs-d-chosen-lambda1",
+}
+BEST = "sgfs-d-best-lambda1"
+LABELS |= {name: f"{LABELS[base]}, lambda = 1" for base, name in WEAKER.items()} | {
+    BEST: f"SGFS-d, alpha = {CHOSEN_LAMBDA1:g}, prior counted, frozen after burn-in, lambda = 1"
 }
 #: The prior's variance, 1 / lambda, for the paper's lambda / N on a tenth of its rows.
 LAMBDA1 = "--model.sampler.prior.variance=1.0"
@@ -74,11 +76,8 @@ def cells() -> list[Cell]:
         found += [fisher(kind, f"sgfs-{kind}{suffix}", ALPHA, bool(suffix)) for kind in ("d", "f")]
     counted = {"sgfs-d-prior": ALPHA, "sgfs-d-chosen": CHOSEN}
     found += [fisher("d", name, alpha, True, True) for name, alpha in counted.items()]
-    weaker = {f"{kind}-same-lr": f"{kind}-lambda1" for kind in ("sgd", "sgld")}
-    weaker |= {name: f"{name}-lambda1" for name in counted}
-    found += [_weaker(cell, weaker[cell.name]) for cell in found if cell.name in weaker]
-    name = "sgfs-d-best-lambda1"
-    return [*found, _weaker(fisher("d", name, CHOSEN_LAMBDA1, True, True), name)]
+    found += [_weaker(cell, WEAKER[cell.name]) for cell in found if cell.name in WEAKER]
+    return [*found, _weaker(fisher("d", BEST, CHOSEN_LAMBDA1, True, True), BEST)]
 
 
 def choices() -> list[Cell]:

@@ -173,6 +173,18 @@ def after_first_write(monkeypatch, action):
     return written
 
 
+def submissions(patch):
+    """Every future that a client submits from now on."""
+    submitted, submit = [], Client.submit
+
+    def keep(self, *arguments, **options):
+        submitted.append(submit(self, *arguments, **options))
+        return submitted[-1]
+
+    patch.setattr(Client, "submit", keep)
+    return submitted
+
+
 def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch, address, whole):
     before = pids(address)
     written = after_first_write(monkeypatch, lambda: os.kill(before[0], signal.SIGKILL))
@@ -184,12 +196,6 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch, address, whole):
 
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys, address, whole):
-    submitted, submit = [], Client.submit
-
-    def count(self, *arguments, **options):
-        submitted.append(1)
-        return submit(self, *arguments, **options)
-
     def stop():
         raise KeyboardInterrupt
 
@@ -203,7 +209,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys,
     monkeypatch.setattr(script, "PermeabilityDataSpec", lambda **_: SPEC)
     with monkeypatch.context() as patch:
         first = after_first_write(patch, stop)
-        patch.setattr(Client, "submit", count)
+        submitted = submissions(patch)
         pids(address)
         assert script.main(command) == 130
     assert len(first) == 1
@@ -325,11 +331,7 @@ def test_a_cluster_that_falls_apart_is_one_error(tmp_path, monkeypatch, machines
 
 def test_the_last_worker_dies_with_a_finished_chunk(tmp_path, monkeypatch, caplog, machines, whole):
     path, address = tmp_path / "a", machines.scheduler()
-    worker, submitted, submit = machines.workers(address, "--no-nanny"), [], Client.submit
-
-    def keep(self, *arguments, **options):
-        submitted.append(submit(self, *arguments, **options))
-        return submitted[-1]
+    worker, submitted = machines.workers(address, "--no-nanny"), submissions(monkeypatch)
 
     def lose_worker():
         while not submitted[-1].done():  # one is written, the other not yet fetched
@@ -337,7 +339,6 @@ def test_the_last_worker_dies_with_a_finished_chunk(tmp_path, monkeypatch, caplo
         monkeypatch.setattr(ours, "ALONE", 0.5)
         worker.kill()
 
-    monkeypatch.setattr(Client, "submit", keep)
     first = after_first_write(monkeypatch, lose_worker)
     with pytest.raises(PdeError, match=r"no worker is left at tcp:.*; finished chunks are kept"):
         make(path, address)
