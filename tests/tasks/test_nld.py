@@ -55,6 +55,10 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     assert sampler["temperature"] == 1.0
     assert model["freeze_preconditioner"] == cell.name.endswith("frozen")
     assert model["num_chains"] == (3 if cell.name.endswith("chains") else 1)
+    if cell.name == "dop-frozen":
+        assert sampler["lr"] == 2e-4  # below the largest stable one, 2.4e-4
+    else:
+        assert sampler["lr"] == nld.STEP[cell.name.split("-")[0]]
     if cell.name.startswith("qdop"):
         assert (name, sampler["eps"], sampler["power"], sampler["memory"]) == (
             "NaturalLangevin",
