@@ -126,7 +126,8 @@ class Classification(SGMCMCModule):
     def describe(self) -> dict[str, Any]:
         """Return what each chain alone predicts, how far chains agree, and what others look like.
 
-        ``trace`` has the error of the ensemble so far at the ``steps`` of its draws.
+        ``class_names`` has the names of the classes in the order of their probabilities, ``trace``
+        the error of the ensemble so far at the ``steps`` of its draws.
         With several chains ``chains`` has the ``agreement`` and ``total_variation`` of their
         ensembles, and ``metrics``, those of each chain's own ensemble, lists of K numbers: the
         chains are then as many repetitions of one run with other seeds. ``out_of_distribution``
@@ -136,6 +137,9 @@ class Classification(SGMCMCModule):
         """
         keep = KeepDraws.of(self.trainer)
         result: dict[str, Any] = {}
+        names = getattr(self.trainer.datamodule, "class_names", ())  # type: ignore[attr-defined]
+        if names:
+            result["class_names"] = list(names)
         if not keep.num_draws:
             return result
         measured = self._measured(keep)

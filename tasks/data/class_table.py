@@ -10,19 +10,19 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import Table, read_table
+from tasks.data.table import places, read_fields
 
 
 class ClassTableData(ClassData):
     """Features [B, D] and classes of the rows of a table.
 
-    Labels that are the integers 0 to C - 1 stay as they are. Any other values are numbered in
-    their order; ``class_names`` holds them, and they are logged.
+    Labels that are the integers 0 to C - 1 stay as they are. Any other values, numbers or words,
+    are numbered in their order; ``class_names`` holds them, and they are logged.
 
     Args:
         file: A text file (see :func:`~tasks.data.table.read_table`), a ``.npy`` file of numbers
-            [rows, columns], or a ``.npz`` file: either of ``x`` [N, D] and ``y`` [N], where ``y``
-            may hold words, or of columns [N] by name.
+            [rows, columns], or a ``.npz`` file: either of ``x`` [N, D] and ``y`` [N], or of
+            columns [N] by name. All but the labels are numbers.
         target: Name or number of the column of classes; None is the last one, or ``y``.
         test_file: Rows for testing, with the same columns; None draws them from ``file``.
         num_classes: C, where labels are 0 to C - 1 and not every one need occur; None reads it
@@ -70,19 +70,22 @@ class ClassTableData(ClassData):
             raise ValueError(
                 f"{self.test_file} has features {_shown(test[2])}, {self.file} {_shown(names)}"
             )
+        labels = y if test is None else _joined(y, test[1])
         if self._given is not None:
+            if labels.dtype.kind in "US":
+                raise ValueError(
+                    f"num_classes = {self._given} says that labels are 0 to {self._given - 1}, but "
+                    f"those of {self.file} are words, such as {max(labels.tolist())!r}: drop it"
+                )
             self.num_classes = self._given
             return (x, y), (None if test is None else test[:2])
-        labels = y if test is None else np.concatenate([y, test[1]])
         values, codes = np.unique(labels, return_inverse=True)
         if not 2 <= len(values) <= len(labels) / 2:
             raise ValueError(
                 f"the target of {self.file} has {len(values)} different values in {len(labels)} "
                 "rows: choose a column of classes as data.target"
             )
-        self.class_names = tuple(
-            f"{v:.15g}" if values.dtype.kind == "f" else str(v) for v in values
-        )
+        self.class_names = tuple(_names(values).tolist())
         self.num_classes = len(values)
         if values.dtype.kind not in "US" and np.array_equal(values, np.arange(len(values))):
             codes = labels.astype(np.int64)
@@ -99,7 +102,7 @@ class ClassTableData(ClassData):
 def read_rows(
     path: Path, target: str | int | None
 ) -> tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...]]:
-    """Return features [N, D], labels [N] and the names of the features.
+    """Return features [N, D], labels [N], numbers or words, and the names of the features.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -107,14 +110,24 @@ def read_rows(
             missing or no number; row (from 0) and column are named.
     """
     if path.suffix not in (".npy", ".npz"):
-        table = read_table(path)
-    else:
-        arrays = _arrays(path)
-        if {"x", "y"} <= set(arrays) and target in (None, "y"):
-            return _pair(path, arrays["x"], arrays["y"])
-        table = _table(path, arrays)
-    x, y, names, _ = table.split(target)
-    return x, y[:, 0], names
+        fields = read_fields(path)
+        place, rest = places(path, fields.names, target)
+        return fields.numbers(rest), fields.labels(place), tuple(fields.names[i] for i in rest)
+    arrays = _arrays(path)
+    if {"x", "y"} <= set(arrays) and target in (None, "y"):
+        x, y = arrays["x"], arrays["y"]
+        if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+            raise ValueError(
+                f"{path} needs x [N, D] and y [N], got {list(x.shape)}, {list(y.shape)}"
+            )
+        names = tuple(str(i) for i in range(x.shape[1]))
+        return _numbers(path, names, x), _labels(path, "y", y), names
+    columns = _columns(path, arrays)
+    place, rest = places(path, tuple(columns), target)
+    names = tuple(columns)
+    x = np.hstack([_numbers(path, (names[i],), columns[names[i]][:, None]) for i in rest])
+    y = _labels(path, names[place], columns[names[place]])
+    return x, y, tuple(names[i] for i in rest)
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -131,30 +144,35 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"{path} is not a NumPy file of numbers: {error}") from error
 
 
-def _pair(
-    path: Path, x: NDArray[Any], y: NDArray[Any]
-) -> tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...]]:
-    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
-        raise ValueError(f"{path} needs x [N, D] and y [N], got {list(x.shape)}, {list(y.shape)}")
-    names = tuple(str(i) for i in range(x.shape[1]))
-    if y.dtype.kind not in "US":
-        y = _numbers(path, ("y",), y[:, None])[:, 0]
-    return _numbers(path, names, x), y, names
-
-
-def _table(path: Path, arrays: dict[str, NDArray[Any]]) -> Table:
+def _columns(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns [N] of a NumPy file by name."""
     if "" in arrays:
         values = arrays[""]
         if values.ndim != 2:
             raise ValueError(f"{path} needs to be [rows, columns], got {list(values.shape)}")
-        names = tuple(str(i) for i in range(values.shape[1]))
-        return Table(path, names, _numbers(path, names, values))
+        return {str(i): column for i, column in enumerate(values.T)}
     shapes = {name: list(array.shape) for name, array in arrays.items()}
     if any(len(shape) != 1 for shape in shapes.values()) or len({*map(tuple, shapes.values())}) > 1:
         given = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise ValueError(f"{path} needs x [N, D] and y [N], or columns [N], got {given}")
-    columns = [_numbers(path, (name,), array[:, None]) for name, array in arrays.items()]
-    return Table(path, tuple(arrays), np.hstack(columns))
+    return arrays
+
+
+def _labels(path: Path, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return labels [N] that are words as they are, others in float64."""
+    return array if array.dtype.kind in "US" else _numbers(path, (name,), array[:, None])[:, 0]
+
+
+def _joined(y: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+    """Return the labels of two files, as words where those of one are."""
+    if (y.dtype.kind in "US") == (others.dtype.kind in "US"):
+        return np.concatenate([y, others])
+    return np.concatenate([a if a.dtype.kind in "US" else _names(a) for a in (y, others)])
+
+
+def _names(values: NDArray[Any]) -> NDArray[Any]:
+    """Return what labels are called."""
+    return np.array([f"{v:.15g}" if values.dtype.kind == "f" else str(v) for v in values])
 
 
 def _numbers(path: Path, names: tuple[str, ...], array: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Tables of numbers in text files, with errors that name the row and the column."""
+"""Tables of numbers and labels in text files, with errors that name the row and the column."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,20 +40,72 @@ class Table:
         Raises:
             ValueError: If there is no such column, or it is the only one.
         """
-        if len(self.names) < 2:
-            raise ValueError(f"{self.path} has one column: a target and a feature are needed")
-        name = self.names[-1] if target is None else str(target)
-        if name in self.names:
-            place = self.names.index(name)
-        elif name.lstrip("-").isdigit() and -len(self.names) <= int(name) < len(self.names):
-            place = int(name) % len(self.names)
-        else:
-            raise ValueError(
-                f"{self.path} has no column {name!r}: choose among {', '.join(self.names)}"
-            )
-        rest = [i for i in range(len(self.names)) if i != place]
+        place, rest = places(self.path, self.names, target)
         names = tuple(self.names[i] for i in rest)
         return self.values[:, rest], self.values[:, [place]], names, self.names[place]
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Columns of a text file, whose fields are numbers or words.
+
+    Attributes:
+        path: The file.
+        names: Names of the columns; "0", "1", ... if the file has none.
+        rows: The fields of every row, after the number of its line.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    rows: tuple[tuple[int, list[str]], ...]
+
+    def numbers(self, columns: Sequence[int]) -> Array:
+        """Return some columns as [rows, columns].
+
+        Raises:
+            ValueError: If a value is missing or no finite number; line and column are named.
+        """
+        return np.array(
+            [
+                [_number(self.path, line, self.names[i], fields[i]) for i in columns]
+                for line, fields in self.rows
+            ]
+        )
+
+    def labels(self, column: int) -> NDArray[Any]:
+        """Return one column as [rows], in float64 where all of it are numbers, else as words.
+
+        Raises:
+            ValueError: If a value is missing or not finite; line and column are named.
+        """
+        if all(_is_number(fields[column]) for _, fields in self.rows):
+            return self.numbers([column])[:, 0]
+        for line, fields in self.rows:
+            _refuse_missing(self.path, line, self.names[column], fields[column])
+        return np.array([fields[column] for _, fields in self.rows])
+
+
+def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[int, list[int]]:
+    """Return which column is the target, and which are the features.
+
+    Args:
+        path: The file, for errors.
+        names: Names of its columns.
+        target: Name or number of the target's column; None is the last one.
+
+    Raises:
+        ValueError: If there is no such column, or it is the only one.
+    """
+    if len(names) < 2:
+        raise ValueError(f"{path} has one column: a target and a feature are needed")
+    name = names[-1] if target is None else str(target)
+    if name in names:
+        place = list(names).index(name)
+    elif name.lstrip("-").isdigit() and -len(names) <= int(name) < len(names):
+        place = int(name) % len(names)
+    else:
+        raise ValueError(f"{path} has no column {name!r}: choose among {', '.join(names)}")
+    return place, [i for i in range(len(names)) if i != place]
 
 
 def read_table(path: str | Path, at_least: int = 1) -> Table:
@@ -66,6 +119,21 @@ def read_table(path: str | Path, at_least: int = 1) -> Table:
         FileNotFoundError: If there is no such file.
         ValueError: If a value is missing or no finite number (row and column are named), rows
             differ in length, names repeat, or there are too few rows.
+    """
+    fields = read_fields(path, at_least)
+    return Table(fields.path, fields.names, fields.numbers(range(len(fields.names))))
+
+
+def read_fields(path: str | Path, at_least: int = 1) -> Fields:
+    """Read a text file as :func:`read_table` does, but leave its values as they stand there.
+
+    Args:
+        path: See :func:`read_table`.
+        at_least: See :func:`read_table`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If rows differ in length, names repeat, or there are too few rows.
     """
     path = Path(path)
     if not path.is_file():
@@ -81,8 +149,10 @@ def read_table(path: str | Path, at_least: int = 1) -> Table:
     body = rows[header:]
     if len(body) < at_least:
         raise ValueError(f"{path} has {len(body)} rows of data: at least {at_least} are needed")
-    values = np.array([_numbers(path, line, fields, names) for line, fields in body])
-    return Table(path, names, values)
+    for line, fields in body:
+        if len(fields) != len(names):
+            raise ValueError(f"{path}, line {line} has {len(fields)} fields, not {len(names)}")
+    return Fields(path, names, tuple(body))
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
@@ -106,17 +176,15 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     return [(i, row) for (i, _), row in zip(lines, fields, strict=True)]
 
 
-def _numbers(path: Path, line: int, fields: Sequence[str], names: Sequence[str]) -> list[float]:
-    if len(fields) != len(names):
-        raise ValueError(f"{path}, line {line} has {len(fields)} fields, not {len(names)}")
-    return [_number(path, line, name, field) for name, field in zip(names, fields, strict=True)]
-
-
-def _number(path: Path, line: int, name: str, field: str) -> float:
+def _refuse_missing(path: Path, line: int, name: str, field: str) -> None:
     if field.lower() in MISSING:
         raise ValueError(
             f"{path}, line {line}, column {name!r}: the value is missing; fill it or drop the row"
         )
+
+
+def _number(path: Path, line: int, name: str, field: str) -> float:
+    _refuse_missing(path, line, name, field)
     if not _is_number(field):
         raise ValueError(
             f"{path}, line {line}, column {name!r}: {field!r} is not a number; encode words as "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_sgmcmc import cli
 from tasks.data.class_table import ClassTableData, read_rows
 
+ROOT = Path(__file__).resolve().parents[2]
 rng = np.random.default_rng(0)
 X = rng.normal(5, 3, (60, 3))
 
@@ -100,6 +103,24 @@ def test_a_test_file_shares_scale_and_numbering(tmp_path: Path) -> None:
         ClassTableData(train, test_file=test, num_test=0.1)
 
 
+def test_words_of_one_file_are_numbered_with_numbers_of_the_other(tmp_path: Path) -> None:
+    train = csv(tmp_path / "a.csv", X, ["2", "10", "none of them"] * 20)
+    test = csv(tmp_path / "b.csv", X[:3], [10, 2, 10])
+    data = made(train, test_file=test)
+    assert data.class_names == ("10", "2", "none of them")
+    assert data.tensors("test")[1].tolist() == [0, 1, 0]
+
+
+def test_words_where_numbers_are_expected(tmp_path: Path) -> None:
+    path = csv(tmp_path / "a.csv", X, ["red", "green"] * 30, "a,b,c,kind\n")
+    with pytest.raises(ValueError, match=r"num_classes = 2 .*a\.csv are words, such as 'red'"):
+        made(path, num_classes=2)
+    with pytest.raises(ValueError, match=r"no column 'kin': choose among a, b, c, kind"):
+        made(path, target="kin")
+    with pytest.raises(ValueError, match=r"line 2, column 'kind': 'red' is not a number"):
+        made(path, target="a")
+
+
 def test_numpy_files_say_what_the_text_file_says(tmp_path: Path) -> None:
     y = np.arange(60) % 3
     path = tmp_path / "a"
@@ -108,13 +129,19 @@ def test_numpy_files_say_what_the_text_file_says(tmp_path: Path) -> None:
     np.save(path.with_suffix(".npy"), np.column_stack([y, X]))
     np.savez(tmp_path / "xy.npz", x=X, y=y)
     np.savez(tmp_path / "columns.npz", **dict(zip(names, X.T, strict=True)), label=y)
-    np.savez(tmp_path / "words.npz", x=X.astype(str), y=np.array(["no", "un", "yes"])[y])
+    words = np.array(["no", "un", "yes"])[y]
+    np.savez(tmp_path / "words.npz", x=X.astype(str), y=words)
+    np.savez(tmp_path / "word.npz", **dict(zip(names, X.T, strict=True)), label=words)
+    csv(tmp_path / "words.csv", X, words, "a,b,c,y\n")
+    csv(tmp_path / "bare.csv", X, words)
     reference = by_first_feature(made(text, standardise=False))
     cases = [("a.npy", 0), ("xy.npz", None), ("xy.npz", "y"), ("columns.npz", "label")]
-    for name, target in [*cases, ("words.npz", None)]:
+    worded = [("words.npz", None), ("word.npz", "label"), ("words.csv", "y"), ("bare.csv", 3)]
+    for name, target in [*cases, *worded]:
         data = made(str(tmp_path / name), target=target, standardise=False)
         assert by_first_feature(data) == reference, name
-    assert data.class_names == ("no", "un", "yes")
+        if (name, target) in worded:
+            assert data.class_names == ("no", "un", "yes"), name
     assert read_rows(tmp_path / "columns.npz", "label")[2] == names
     assert read_rows(Path(text), None)[2] == names
 
@@ -154,9 +181,10 @@ def test_other_files_that_will_not_do(tmp_path: Path) -> None:
         made(str(tmp_path / "b.npz"))
     with pytest.raises(FileNotFoundError, match=r"c\.npy is missing"):
         made(str(tmp_path / "c.npy"))
-    path = csv(tmp_path / "d.csv", X, ["1", "?"] * 30, "a,b,c,y\n")
-    with pytest.raises(ValueError, match=r"d\.csv, line 3, column 'y': the value is missing"):
-        made(path)
+    for label in ("1", "one"):
+        path = csv(tmp_path / "d.csv", X, [label, "?"] * 30, "a,b,c,y\n")
+        with pytest.raises(ValueError, match=r"d\.csv, line 3, column 'y': the value is missing"):
+            made(path)
 
 
 def test_a_target_that_holds_no_classes(tmp_path: Path) -> None:
@@ -164,3 +192,29 @@ def test_a_target_that_holds_no_classes(tmp_path: Path) -> None:
         path = csv(tmp_path / "a.csv", X, y.tolist())
         with pytest.raises(ValueError, match=f"has {number} different values in 60 rows: choose"):
             made(path)
+
+
+def test_the_task_finds_the_classes_of_a_csv_file(tmp_path: Path) -> None:
+    """Three clouds 8 standard deviations apart: Bayes' rule errs on 1e-4, p is close to 0 or 1."""
+    kinds = np.array(["ash", "birch", "cedar"])
+    y = rng.integers(3, size=300)
+    x = rng.normal(size=(300, 2)) + 8 * np.array([[0, 0], [1, 0], [0, 1]])[y]
+    path = csv(tmp_path / "trees.csv", x, kinds[y], "height,girth,kind\n")
+    steps = {
+        "trainer.max_steps": 700,
+        "model.burn_in": 400,
+        "model.burn_in_optimizer.steps": 300,
+        "model.num_chains": 2,
+        "trainer.logger": "false",
+        "trainer.enable_progress_bar": "false",
+    }
+    folder = cli.main(
+        ROOT / "configs",
+        ["--task", "class_table", f"--data.file={path}", "--data.target=kind"]
+        + ["--data.num_test=100", "--out", str(tmp_path / "run")]
+        + [f"--{name}={value}" for name, value in steps.items()],
+    )
+    results = json.loads((folder / "results.json").read_text())
+    assert results["task_details"]["class_names"] == kinds.tolist()
+    assert results["metrics"]["ensemble"]["error_percent"] <= 1
+    assert results["metrics"]["ensemble"]["nll"] < 0.05
