@@ -56,6 +56,10 @@ class SGMCMCModule(L.LightningModule):
             measured where burn-in ends, where the sampler takes over, and 1, 4, 16, ... steps
             after that.
         curvature_batches: Minibatches from which that one is estimated.
+        max_gradient_noise: For ``lr="auto"``: the largest ratio of the minibatches' noise to the
+            injected noise (:func:`~lightning_sgmcmc.diagnostics.gradient_noise`), for which the
+            step is made smaller than ``step_fraction`` says, in burn-in only after an optimizer;
+            None sets no bound.
         cycle: Length in steps of a cyclical step size, for keeping draws; None for none.
         sampling: Fraction of each cycle whose states are kept.
         draw_budget: Largest number of draws of a chain written to disk. If more are due, evenly
@@ -89,6 +93,7 @@ class SGMCMCModule(L.LightningModule):
         freeze_preconditioner: bool = True,
         step_fraction: float = 0.1,
         curvature_batches: int = 4,
+        max_gradient_noise: float | None = None,
         cycle: int | None = None,
         sampling: float = 0.5,
         draw_budget: int = 200,
@@ -111,6 +116,8 @@ class SGMCMCModule(L.LightningModule):
             raise ValueError(f"step_fraction must lie in (0, 1), got {step_fraction}")
         if curvature_batches < 1:
             raise ValueError(f"curvature_batches must be at least 1, got {curvature_batches}")
+        if max_gradient_noise is not None and not max_gradient_noise > 0:
+            raise ValueError(f"max_gradient_noise must be positive, got {max_gradient_noise}")
         if draw_budget < 0:
             raise ValueError(f"draw_budget must not be negative, got {draw_budget}")
         if num_data is not None and num_data < 1:
@@ -129,6 +136,7 @@ class SGMCMCModule(L.LightningModule):
         self.burn_in_optimizer = burn_in_optimizer
         self.freeze_preconditioner = freeze_preconditioner
         self.step_fraction, self.curvature_batches = step_fraction, curvature_batches
+        self.max_gradient_noise = max_gradient_noise
         self.draw_budget, self.draw_dtype = draw_budget, draw_dtype
         self.num_chains, self.sample, self.pretrained = num_chains, sample, pretrained
         self.starts: Starts = starts or ("same" if pretrained else "reinitialise")

@@ -18,19 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_sgmcmc.callbacks.draws import KeepDraws
-from lightning_sgmcmc.diagnostics import (
-    GradientNoise,
-    alarms,
-    configurational_temperature,
-    gradient_noise,
-    summarise,
-)
+from lightning_sgmcmc.diagnostics import alarms, configurational_temperature, summarise
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
+from lightning_sgmcmc.step_size import minibatch_noise
 from lightning_sgmcmc.strategies import replicas
 
-#: Minibatches from which the gradient noise at the last weights is estimated.
-_NOISE_BATCHES = 8
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "lightning-sgmcmc")
 
 
@@ -123,7 +116,7 @@ def diagnostics(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> di
         result["configurational_temperature"] = asdict(measured.total) | {
             "layers": {name: layer.value for name, layer in measured.layers.items()}
         }
-    noise = _gradient_noise(module)
+    noise = minibatch_noise(module, sampler.lr)
     if noise is not None:
         result["gradient_noise"] = {
             "ratio": noise.total.ratio,
@@ -149,24 +142,6 @@ def _joined(trainer: L.Trainer, traces: NDArray[np.float64]) -> NDArray[np.float
         torch.from_numpy(traces).to(trainer.strategy.root_device)
     )
     return gathered.flatten(0, 1).cpu().numpy()
-
-
-def _gradient_noise(module: SGMCMCModule) -> GradientNoise | None:
-    """Measure the minibatches' part in the temperature at the last weights."""
-    sampler, stream, target = module.sampler, module.stream, module.target
-    if stream is None or target is None or stream.sampling == "full" or not sampler.temperature:
-        return None
-    first = module.global_step
-    return gradient_noise(
-        target,
-        [stream.at(step) for step in range(first, first + _NOISE_BATCHES)],
-        sampler.preconditioner,
-        sampler.lr,
-        temperature=sampler.temperature,
-        momentum=getattr(sampler, "momentum", 0.0),
-        masks=sampler.masks,
-        names=module.sampled,
-    )
 
 
 def build(

@@ -9,8 +9,9 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
+from lightning_sgmcmc import BatchStream
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import places, read_fields
+from tasks.data.table import batches, places, read_fields
 
 
 class ClassTableData(ClassData):
@@ -28,6 +29,7 @@ class ClassTableData(ClassData):
         num_classes: C, where labels are 0 to C - 1 and not every one need occur; None reads it
             off the labels of both files.
         standardise: Shift and scale every feature to mean 0 and variance 1 over the training rows.
+        batch_size: Rows in a minibatch; the whole training set if that is no larger.
         num_val: Rows for validation; below 1, the fraction.
         num_test: Rows for testing, at random; below 1, the fraction. None is a tenth, or none
             with a ``test_file``.
@@ -45,16 +47,19 @@ class ClassTableData(ClassData):
         test_file: str | None = None,
         num_classes: int | None = None,
         standardise: bool = True,
+        batch_size: int = 10_000,
         num_val: int | float = 0,
         num_test: int | float | None = None,
         **kwargs: Any,
     ) -> None:
         if num_test and test_file is not None:
             raise ValueError(f"test_file is given: drop num_test = {num_test}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be positive, got {batch_size}")
         if num_classes is not None and num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
         drawn = 0.1 if num_test is None and test_file is None else num_test or 0
-        super().__init__(num_val=num_val, num_test=drawn, **kwargs)
+        super().__init__(num_val=num_val, num_test=drawn, batch_size=batch_size, **kwargs)
         self.file, self.test_file, self.target = Path(file), test_file, target
         self.standardise, self._given = standardise, num_classes
 
@@ -97,6 +102,10 @@ class ClassTableData(ClassData):
     def transform(self, train: NDArray[Any]) -> Transform:
         """Return the standardisation, if it is asked for."""
         return standardiser(train) if self.standardise else super().transform(train)
+
+    def train_dataloader(self) -> BatchStream:
+        """Return the minibatch stream."""
+        return batches(self.tensors("train"), self.batch_size, self.sampling)
 
 
 def read_rows(

@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_sgmcmc import BatchStream
+from lightning_sgmcmc.batches import Sampling
 
 Array = NDArray[np.float64]
 #: What stands for a missing value, in lower case.
@@ -106,6 +110,22 @@ def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[
     else:
         raise ValueError(f"{path} has no column {name!r}: choose among {', '.join(names)}")
     return place, [i for i in range(len(names)) if i != place]
+
+
+def batches(tensors: Sequence[Tensor], batch_size: int, sampling: Sampling) -> BatchStream:
+    """Return minibatches of a table's rows; all rows in every step if they are no more than one.
+
+    Args:
+        tensors: The training set, each [N, ...].
+        batch_size: Rows in a minibatch.
+        sampling: As for :class:`~lightning_sgmcmc.BatchStream`; "independent" rows stay that.
+
+    Raises:
+        ValueError: If ``batch_size`` is not positive.
+    """
+    rows = len(tensors[0])
+    whole = batch_size >= rows and sampling != "independent"
+    return BatchStream(tensors, min(batch_size, rows), "full" if whole else sampling)
 
 
 def read_table(path: str | Path, at_least: int = 1) -> Table:

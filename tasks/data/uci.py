@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.batches import Sampling
 from tasks.data.download import data_root, fetch
-from tasks.data.table import Table, read_table
+from tasks.data.table import Table, batches, read_table
 
 #: Checksums of the sets as Gal and Ghahramani (2016) published them with their code.
 SETS = {
@@ -152,9 +152,7 @@ class UCIData(L.LightningDataModule):
 
     def train_dataloader(self) -> BatchStream:
         """Return the minibatch stream."""
-        x, y = self.tensors("train")
-        whole = self.batch_size >= len(x) and self.sampling != "independent"
-        return BatchStream((x, y), min(self.batch_size, len(x)), "full" if whole else self.sampling)
+        return batches(self.tensors("train"), self.batch_size, self.sampling)
 
     def val_dataloader(self) -> Any:
         """Return the validation rows, an empty list if none are held out."""

@@ -240,6 +240,7 @@ def test_a_full_batch_is_shared(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"num_chains": 0}, "num_chains must be at least 1, got 0"),
+        ({"max_gradient_noise": 0.0}, "max_gradient_noise must be positive, got 0.0"),
         (
             {"sample": ["net.9.*"]},
             r"no parameter is named like 'net.9.\*': choose among net.0.weight",

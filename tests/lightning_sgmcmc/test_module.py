@@ -128,6 +128,47 @@ def test_auto_step_is_a_fraction_of_the_stability_limit(tmp_path: Path) -> None:
     assert module.sampler.lr == pytest.approx(0.2 * limit, rel=0.02)
 
 
+def test_auto_step_bounds_the_noise_of_minibatches(tmp_path: Path) -> None:
+    """256 chains on batches of two: the mean variance is 1 + r times the posterior's.
+
+    Draws are 100 steps apart, two relaxation times at the bounded step, and the first is still
+    warm from burn-in; 768 of three weights leave a standard error of 3 %.
+    """
+
+    def excess(bound: float | None, sampling: str = "independent") -> tuple[float, dict[str, Any]]:
+        module = Toy(
+            partial(SGLD, lr="auto", prior=PRIOR),
+            burn_in=300,
+            thinning=100,
+            num_chains=256,
+            max_gradient_noise=bound,
+        )
+        states = []
+
+        class Collect(KeepDraws):
+            def _keep(self, trainer: Any, module: Any, step: int) -> None:
+                states.append(module.chains.weights[0].detach()[:, 0].numpy().copy())
+                self.num_draws += 1
+
+        run = trainer(tmp_path, 701, log_every_n_steps=1000)
+        run.callbacks.append(Collect())
+        run.fit(module, datamodule=ToyData(batch_size=2, sampling=sampling))
+        mean, covariance = exact_posterior()
+        deviations = np.concatenate(states[1:]) - mean
+        assert len(states) == 4
+        spread = np.einsum("ni,ij,nj->n", deviations, np.linalg.inv(covariance), deviations)
+        return spread.mean() / NUM_FEATURES - 1, module.stability
+
+    bounded, settled = excess(0.3)
+    assert settled["gradient_noise"] == 0.3
+    assert settled["fraction"] < 0.06
+    assert bounded == pytest.approx(0.3, abs=0.15)
+    free, settled = excess(None)
+    assert settled["fraction"] == pytest.approx(0.1)
+    assert free > 0.5
+    assert "gradient_noise" not in excess(0.3, "full")[1]
+
+
 def test_auto_step_follows_its_schedule(tmp_path: Path) -> None:
     module = Toy(
         partial(SGLD, lr="auto", prior=PRIOR), burn_in=5, schedule=partial(BlockDecay, every=4)
