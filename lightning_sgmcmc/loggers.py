@@ -133,4 +133,7 @@ def wandb_logger(folder: Path, name: str, project: str = "lightning-sgmcmc") -> 
             f"`wandb sync {folder / 'wandb'}/offline-run-*`"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    return WandbLogger(name=name, save_dir=str(folder), project=project, offline=offline)
+    logger = WandbLogger(name=name, save_dir=str(folder), project=project, offline=offline)
+    # Lightning always passes on a setting of which W&B only says that it has no effect.
+    getattr(logger, "_wandb_init", {}).pop("anonymous", None)
+    return logger

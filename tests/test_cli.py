@@ -218,11 +218,12 @@ def test_diverging_run_ends_with_advice(configs: Path, capsys: Any) -> None:
     assert "lower lr" in capsys.readouterr().err
 
 
-def test_without_a_key_wandb_is_offline_and_says_so(configs: Path, caplog: Any) -> None:
+def test_without_a_key_wandb_is_offline_and_says_so(configs: Path, caplog: Any, capfd: Any) -> None:
     with caplog.at_level("INFO"):
         folder = cli.main(configs, ["--task", "toy", "--out", "tracked"])
     assert any("no API key, logging offline" in r.getMessage() for r in caplog.records)
     assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
+    assert "WARNING" not in capfd.readouterr().err
 
 
 def test_print_config_is_a_config(configs: Path, capsys: Any) -> None:
