@@ -76,7 +76,7 @@ class UCIData(L.LightningDataModule):
         split: int = 0,
         root: str | None = None,
         num_val: int = 0,
-        batch_size: int = 2000,
+        batch_size: int = 10_000,
         sampling: Sampling = "auto",
     ) -> None:
         super().__init__()
