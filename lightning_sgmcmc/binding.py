@@ -31,6 +31,8 @@ def bind_data(module: SGMCMCModule) -> BatchStream | None:
     loader = trainer.train_dataloader
     stream = loader if isinstance(loader, BatchStream) else None
     if stream is not None:
+        # As Lightning converts batches that it fetches itself, for precision "64-true".
+        stream.tensors = trainer.precision_plugin.convert_input(stream.tensors)
         rank, share, _ = replicas(trainer)
         stream.bind(
             module.device,

@@ -35,11 +35,17 @@ from lightning_sgmcmc.figures import draw_all
 from lightning_sgmcmc.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
+from lightning_sgmcmc.preconditioners import SingularMetricError
 from lightning_sgmcmc.samplers import NonFiniteGradientError
 
 _FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"
 _USER_ERRORS = (ValueError, TypeError, FileNotFoundError, FileExistsError)
-_CHAIN_ERRORS = (ChainDivergedError, ReplicasDifferError, NonFiniteGradientError)
+_CHAIN_ERRORS = (
+    ChainDivergedError,
+    NonFiniteGradientError,
+    ReplicasDifferError,
+    SingularMetricError,
+)
 
 
 class CommandLineError(ValueError):

@@ -499,10 +499,12 @@ class SGMCMCModule(L.LightningModule):
         if self.stream is not None:
             return [self.stream.at(i) for i in range(self.curvature_batches)]
         loader = iter(checks.plain_loader(self.trainer.train_dataloader))
-        return [
-            self.transfer_batch_to_device(next(loader), self.device, 0)
-            for _ in range(self.curvature_batches)
-        ]
+        return [self.received(next(loader)) for _ in range(self.curvature_batches)]
+
+    def received(self, batch: Batch) -> Batch:
+        """Return a loader's batch in the run's precision, on the module's device."""
+        converted = self.trainer.precision_plugin.convert_input(batch)
+        return self.transfer_batch_to_device(converted, self.device, 0)
 
     def _log_step(self, loss: Tensor) -> None:
         values = {"train/nll": float(loss.mean()), "lr": self.current_lr}

@@ -71,6 +71,14 @@ def configs(tmp_path: Path, monkeypatch: Any) -> Path:
     return folder
 
 
+class Blind(Toy):
+    """A task whose likelihood depends on the sum of its weights alone."""
+
+    def nll(self, batch: Any) -> Any:
+        x, y = batch
+        return super().nll((x[..., [0, 0, 0]], y))
+
+
 def run(configs: Path, *arguments: str) -> Path:
     return cli.main(configs, ["--task", "toy", "--wandb_project=null", *arguments])
 
@@ -216,6 +224,18 @@ def test_diverging_run_ends_with_advice(configs: Path, capsys: Any) -> None:
             "--model.sampler.lr=5.0")  # fmt: skip
     assert stop.value.code == 3
     assert "lower lr" in capsys.readouterr().err
+
+
+def test_a_metric_without_an_inverse_is_one_line(configs: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run(configs, "--out", "blind", "--model=tests.test_cli.Blind",
+            "--model.sampler=lightning_sgmcmc.SGLD", "--model.sampler.lr=0.1",
+            "--model.sampler.preconditioner=lightning_sgmcmc.FullFisher",
+            "--model.sampler.preconditioner.eps=1e-12")  # fmt: skip
+    assert stop.value.code == 3
+    said = capsys.readouterr().err.strip().split("\n")[-1]
+    assert said.startswith("error: FullFisher")
+    assert "raise eps or floor, or compute in float64" in said
 
 
 def test_without_a_key_wandb_is_offline_and_says_so(configs: Path, caplog: Any, capfd: Any) -> None:

@@ -30,14 +30,11 @@ class HeldOut:
 
     Args:
         loader: Yields batches, tuples of tensors with examples along the first axis.
-        module: Moves batches to its device.
+        module: Takes batches to its device and precision.
     """
 
     def __init__(self, loader: Any, module: SGMCMCModule) -> None:
-        self._batches = [
-            module.transfer_batch_to_device(batch, module.device, 0)
-            for batch in checks.plain_loader(loader)
-        ]
+        self._batches = [module.received(batch) for batch in checks.plain_loader(loader)]
         if not self._batches:
             raise ValueError("a held-out set is empty")
         self.examples = _join(self._batches)

@@ -2,7 +2,11 @@
 
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 from lightning_sgmcmc.preconditioners.fisher import DiagonalFisher, Fisher
-from lightning_sgmcmc.preconditioners.fisher_dense import BlockFisher, FullFisher
+from lightning_sgmcmc.preconditioners.fisher_dense import (
+    BlockFisher,
+    FullFisher,
+    SingularMetricError,
+)
 from lightning_sgmcmc.preconditioners.fisher_quasi import QuasiDiagonalFisher
 from lightning_sgmcmc.preconditioners.identity import Identity
 from lightning_sgmcmc.preconditioners.lbfgs import AveragedLBFGS
@@ -18,4 +22,5 @@ __all__ = [
     "Preconditioner",
     "QuasiDiagonalFisher",
     "RMSProp",
+    "SingularMetricError",
 ]

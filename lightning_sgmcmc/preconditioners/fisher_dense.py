@@ -27,6 +27,10 @@ _LOW_RANK = 9
 _FRESH = 64
 
 
+class SingularMetricError(RuntimeError):
+    """A metric cannot be inverted in the type of its numbers."""
+
+
 @dataclass(frozen=True)
 class Block:
     """Which weights share U blocks of J, each m by m.
@@ -197,7 +201,7 @@ class DenseFisher(Fisher):
         """Return S with S S' = (matrix + damping I)^-1 for each, by place.
 
         Raises:
-            RuntimeError: If a matrix is not positive definite to rounding.
+            SingularMetricError: If a matrix is not positive definite to rounding.
         """
         result = {}
         for place, matrix in enumerate(matrices):
@@ -206,9 +210,9 @@ class DenseFisher(Fisher):
             eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
             L, info = torch.linalg.cholesky_ex(matrix + damping * eye)
             if bool(info.any()):
-                raise RuntimeError(
+                raise SingularMetricError(
                     f"{self!r} is not positive definite to rounding in {matrix.dtype}: raise eps "
-                    "or floor, or use float64"
+                    "or floor, or compute in float64 (trainer.precision=64-true)"
                 )
             result[place] = torch.linalg.solve_triangular(L.mT, eye, upper=True)
         return result

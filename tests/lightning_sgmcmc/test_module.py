@@ -11,7 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_sgmcmc import (
     HASGLD,
@@ -167,6 +167,32 @@ def test_auto_step_bounds_the_noise_of_minibatches(tmp_path: Path) -> None:
     assert settled["fraction"] == pytest.approx(0.1)
     assert free > 0.5
     assert "gradient_noise" not in excess(0.3, "full")[1]
+
+
+def test_double_precision_is_that_of_a_double_network(tmp_path: Path) -> None:
+    """Lightning's own conversion, of streams and held-out sets too, against one by hand."""
+
+    class ByHand(Toy):
+        def nll(self, batch: Any) -> Tensor:
+            return super().nll([t.double() for t in batch])
+
+        def predictive(self, batch: Any) -> Tensor:
+            return super().predictive([t.double() for t in batch])
+
+    found = []
+    for kind, precision in ((Toy, "64-true"), (ByHand, "32-true")):
+        torch.manual_seed(0)
+        net = nn.Linear(NUM_FEATURES, 1, bias=False)
+        sampler = partial(SGHMC, lr="auto", momentum=0.8, prior=PRIOR)
+        module = kind(sampler, net.double() if kind is ByHand else net, burn_in=20, thinning=5)
+        keep = KeepDraws()
+        run = trainer(tmp_path / precision, 60, [keep], precision=precision)
+        run.fit(module, datamodule=ToyData())
+        ensemble = keep.ensemble("test")
+        found.append((module.net.weight.detach(), ensemble.mean, ensemble.nll))
+        assert module.net.weight.dtype == torch.float64
+    for ours, by_hand in zip(*found, strict=True):
+        assert torch.equal(ours, by_hand)
 
 
 def test_auto_step_follows_its_schedule(tmp_path: Path) -> None:
