@@ -35,7 +35,7 @@ from lightning_sgmcmc.figures import draw_all
 from lightning_sgmcmc.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
-from lightning_sgmcmc.preconditioners import SingularMetricError
+from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.samplers import NonFiniteGradientError
 
 _FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"

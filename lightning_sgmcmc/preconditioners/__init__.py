@@ -2,11 +2,7 @@
 
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 from lightning_sgmcmc.preconditioners.fisher import DiagonalFisher, Fisher
-from lightning_sgmcmc.preconditioners.fisher_dense import (
-    BlockFisher,
-    FullFisher,
-    SingularMetricError,
-)
+from lightning_sgmcmc.preconditioners.fisher_dense import BlockFisher, FullFisher
 from lightning_sgmcmc.preconditioners.fisher_quasi import QuasiDiagonalFisher
 from lightning_sgmcmc.preconditioners.identity import Identity
 from lightning_sgmcmc.preconditioners.lbfgs import AveragedLBFGS
@@ -22,5 +18,4 @@ __all__ = [
     "Preconditioner",
     "QuasiDiagonalFisher",
     "RMSProp",
-    "SingularMetricError",
 ]
