@@ -60,13 +60,14 @@ STEP = {
     "rmsspectral": 3e-5,
     "sgd": 0.1,
 }
-#: Step sizes to choose from: the paper's, "via grid search", and smaller ones at T = 1.
+#: Step sizes to choose from: the paper's, "via grid search", and smaller ones, at T = 1 and where
+#: the first steps of the paper's leave channels without any activation.
 GRID = {
-    "psgld-published": (1e-3, 2e-3),
+    "psgld-published": (3e-4, 1e-3, 2e-3),
     "psgld": (1e-4, 3e-4),
     "sgld-published": (0.1, 0.2),
     "sgld": (0.03, 0.1),
-    "rmsprop": (1e-3, 2e-3),
+    "rmsprop": (3e-4, 1e-3, 2e-3),
     "rmsspectral": (1e-5, 3e-5, 1e-4),
     "sgd": (0.1, 0.2),
 }
