@@ -86,6 +86,15 @@ def test_one_name_is_one_command(table: Any) -> None:
     ) | {name.removesuffix("-seed0") for name in names}
 
 
+def test_the_chosen_step_is_all_that_differs_from_the_published_cell() -> None:
+    published, chosen = (
+        set(run_of(psgld_cnn, f"text-psgld-{kind}").overrides) for kind in ("published", "chosen")
+    )
+    assert published - chosen == {"--model.sampler.lr=0.001"}
+    assert chosen - published == {"--model.sampler.lr=0.0003"}
+    assert psgld_cnn.STEP["psgld-chosen"] in psgld_cnn.GRID["psgld-published"]
+
+
 @pytest.mark.parametrize(
     ("table", "name", "examples", "steps", "every"),
     [
