@@ -30,7 +30,8 @@ ROWS = {
     for name, row in psgld_cnn.ROWS.items()
     if name in METHODS
 }
-STEP = psgld_cnn.STEP
+#: Those of MNIST, but for SGLD at T = 1, of which only a smaller one has been tried.
+STEP = psgld_cnn.STEP | {"sgld": 0.03}
 NUM_DATA = 50_000
 
 

@@ -52,13 +52,14 @@ ROWS = {
     "sgd": Row("SGD", "network", "SGD"),
     "sghmc": Row("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
 }
-#: Step sizes on the mean loss, the smaller of the paper's two; ours of RMSspectral and at T = 1.
+#: Step sizes on the mean loss, the smaller of the paper's two; ours of RMSspectral and pSGLD at
+#: T = 1.
 STEP = {
     "psgld-published": 1e-3,
     "psgld-chosen": 3e-4,
     "psgld": 3e-4,
     "sgld-published": 0.1,
-    "sgld": 0.03,
+    "sgld": 0.1,
     "rmsprop": 1e-3,
     "rmsspectral": 3e-5,
     "sgd": 0.1,
