@@ -54,19 +54,18 @@ def settle(module: SGMCMCModule) -> dict[str, float]:
         rank_zero_info(f"Note: the largest stable step could not be measured: {error}")
         return {}
     limit = float(module.trainer.strategy.broadcast(sampler.max_stable_lr(eigenvalue)))
-    bounded = False
+    noise = None
     if sampler.auto_lr:
-        lr, bounded = _bounded(module, module.step_fraction * limit)
+        lr, noise = _bounded(module, module.step_fraction * limit)
         _set(module, lr)
     fraction = sampler.lr / limit
     result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
     if fraction < 1:
         result["variance_bias"] = sampler.variance_bias(fraction)
     why = ""
-    if bounded:
-        assert module.max_gradient_noise is not None
-        result["gradient_noise"] = module.max_gradient_noise
-        why = f", where minibatches add {module.max_gradient_noise:.2g} to the injected noise"
+    if noise is not None:
+        result["gradient_noise"] = noise
+        why = f", where minibatches add {noise:.2g} to the injected noise"
     if sampler.auto_lr:
         rank_zero_info(
             f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g} "
@@ -110,22 +109,22 @@ def minibatch_noise(module: SGMCMCModule, lr: float) -> GradientNoise | None:
     )
 
 
-def _bounded(module: SGMCMCModule, lr: float) -> tuple[float, bool]:
-    """Return a step size lowered as far as the minibatches' noise asks, and whether it was.
+def _bounded(module: SGMCMCModule, lr: float) -> tuple[float, float | None]:
+    """Return a step size lowered as far as the minibatches' noise asks, and that bound if it was.
 
     Far from a mode gradients differ most, and a chain that starts there without an optimizer has
     the way still to go: its step is bounded from where burn-in ends.
     """
     bound = module.max_gradient_noise
     if bound is None or module.sampler.absorbs_gradient_noise:
-        return lr, False
+        return lr, None
     if not module.optimizer_steps and module.global_step < module.draw_schedule.burn_in:
-        return lr, False
+        return lr, None
     noise = minibatch_noise(module, lr)
     if noise is None:
-        return lr, False
+        return lr, None
     ratio = float(module.trainer.strategy.broadcast(noise.total.ratio))
-    return (lr * bound / ratio, True) if ratio > bound else (lr, False)
+    return (lr * bound / ratio, bound) if ratio > bound else (lr, None)
 
 
 def _set(module: SGMCMCModule, lr: float) -> None:
