@@ -1,8 +1,8 @@
 """Stochastic-gradient MCMC for neural networks on PyTorch Lightning."""
 
-from lightning_sgmcmc.batches import BatchStream
+from lightning_sgmcmc.chain import BatchStream
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.posterior import Posterior, load_posterior
+from lightning_sgmcmc.posterior import Posterior
 from lightning_sgmcmc.preconditioners import (
     AveragedLBFGS,
     BlockFisher,
@@ -24,6 +24,7 @@ from lightning_sgmcmc.priors import (
     ScaleMixturePrior,
     SpikeAndSlabPrior,
 )
+from lightning_sgmcmc.run.load import load_posterior
 from lightning_sgmcmc.samplers import (
     HAMCMC,
     HASGLD,

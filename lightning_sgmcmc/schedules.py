@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -54,25 +55,68 @@ class PolynomialDecay(LambdaLR):
         super().__init__(optimizer, lambda step: (1 + step / b) ** -gamma)
 
 
-class CyclicalCosine(LambdaLR):
-    """lr_t = lr/2 (1 + cos(pi (t mod cycle) / cycle)) (Zhang et al. 2020, eq. 1), floored.
+@dataclass(frozen=True)
+class Cycle:
+    """A cyclical step size, and which states of a cycle are draws (Zhang et al. 2020).
+
+    The sampler's step number t, counted from 0, has lr_t = lr/2 (1 + cos(pi (t mod L) / L)), at
+    least ``floor`` times lr. The states that the last ``sampling`` part of a cycle's steps make
+    are draws, where the step size is small; they count equally in averages.
 
     Args:
-        optimizer: The sampler.
-        cycle: Steps in a cycle.
+        length: L, steps in a cycle.
+        sampling: Fraction of a cycle whose states are draws, in (0, 1].
         floor: Smallest step size as a fraction of lr, in (0, 1]; a step of zero never moves.
 
     Raises:
         ValueError: If a value lies outside its range.
     """
 
-    def __init__(self, optimizer: Optimizer, cycle: int, floor: float = 0.01) -> None:
-        if cycle < 1 or not 0 < floor <= 1:
-            raise ValueError(f"need cycle >= 1 and floor in (0, 1], got {cycle} and {floor}")
-        super().__init__(
-            optimizer,
-            lambda step: max(floor, 0.5 * (1 + math.cos(math.pi * (step % cycle) / cycle))),
-        )
+    length: int
+    sampling: float = 0.5
+    floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or not 0 < self.floor <= 1 or not 0 < self.sampling <= 1:
+            raise ValueError(
+                "need a cycle of at least 1 step, sampling in (0, 1] and floor in (0, 1], got "
+                f"{self.length}, {self.sampling} and {self.floor}"
+            )
+
+    def factor(self, step: int) -> float:
+        """Return lr_t / lr of the sampler's step number ``step``."""
+        place = step % self.length
+        return max(self.floor, 0.5 * (1 + math.cos(math.pi * place / self.length)))
+
+    def keeps(self, step: int) -> bool:
+        """Return whether the state that step number ``step`` makes is a draw."""
+        return step % self.length >= self.length * (1 - self.sampling)
+
+
+class CyclicalCosine(LambdaLR):
+    """The step size of a :class:`Cycle`, which also says which states are draws.
+
+    Args:
+        optimizer: The sampler.
+        cycle: Steps in a cycle.
+        sampling: Fraction of a cycle whose states are draws, in (0, 1].
+        floor: Smallest step size as a fraction of lr, in (0, 1].
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, cycle: int, sampling: float = 0.5, floor: float = 0.01
+    ) -> None:
+        shape = Cycle(cycle, sampling, floor)
+        self.length, self.sampling, self.floor = cycle, sampling, floor
+        super().__init__(optimizer, lambda step: shape.factor(step))
+
+    @property
+    def cycle(self) -> Cycle:
+        """The cycle."""
+        return Cycle(self.length, self.sampling, self.floor)
 
 
 class WarmupCosine(LambdaLR):
@@ -110,41 +154,44 @@ class WarmupCosine(LambdaLR):
 class DrawSchedule:
     """Which states of a chain are draws: after burn-in, every ``thinning`` steps.
 
-    With ``cycle``, only states in the last ``sampling`` fraction of each cycle are kept, where a
-    cyclical step size is small (Zhang et al. 2020).
+    With a ``cycle`` only the states that it keeps are draws. Its clock is that of the step sizes,
+    the sampler's own steps, whatever the lengths of burn-in and of the optimizer's part are.
 
     Args:
-        burn_in: Steps before the first state that can be a draw.
+        burn_in: Steps before the first state that can be a draw, the optimizer's included.
         thinning: Steps between draws.
-        cycle: Length of a step-size cycle, None for none.
-        sampling: Fraction of a cycle that samples, in (0, 1].
+        cycle: Of a cyclical step size, None for none.
+        optimizer_steps: Steps before the sampler's first.
 
     Raises:
         ValueError: If a value lies outside its range.
     """
 
     def __init__(
-        self, burn_in: int = 0, thinning: int = 1, cycle: int | None = None, sampling: float = 0.5
+        self,
+        burn_in: int = 0,
+        thinning: int = 1,
+        cycle: Cycle | None = None,
+        optimizer_steps: int = 0,
     ) -> None:
         if burn_in < 0:
             raise ValueError(f"burn_in must not be negative, got {burn_in}")
         if thinning < 1:
             raise ValueError(f"thinning must be at least 1, got {thinning}")
-        if cycle is not None and cycle < 1:
-            raise ValueError(f"cycle must be at least 1, got {cycle}")
-        if not 0 < sampling <= 1:
-            raise ValueError(f"sampling must lie in (0, 1], got {sampling}")
+        if optimizer_steps > burn_in:
+            raise ValueError(
+                f"burn_in = {burn_in} counts the optimizer's {optimizer_steps} steps: it must be "
+                "at least as large"
+            )
         self.burn_in, self.thinning = burn_in, thinning
-        self.cycle, self.sampling = cycle, sampling
+        self.cycle, self.optimizer_steps = cycle, optimizer_steps
 
     def keeps(self, step: int) -> bool:
         """Return whether the state after ``step`` steps is a draw."""
         after = step - self.burn_in
         if after <= 0 or after % self.thinning:
             return False
-        if self.cycle is None:
-            return True
-        return (after - 1) % self.cycle >= self.cycle * (1 - self.sampling)
+        return self.cycle is None or self.cycle.keeps(step - self.optimizer_steps - 1)
 
     def count(self, max_steps: int) -> int:
         """Return the number of draws in a run of ``max_steps`` steps."""

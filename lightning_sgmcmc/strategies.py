@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import lightning as L
 import torch.distributed
-from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
+from torch import Tensor
 
 
 class ChainsStrategy(DDPStrategy):
@@ -57,25 +59,69 @@ class ChainsStrategy(DDPStrategy):
 StrategyRegistry.register("chains", ChainsStrategy, description="chains of its own per process")
 
 
-class Replicas(NamedTuple):
-    """The processes that share this process's chains.
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run, as a chain sees them; by default there is one.
 
     Attributes:
-        rank: This process's number among them; 0 writes what they share.
-        size: How many they are.
+        rank: This process's number among those that share its chains; 0 writes what they share.
+        size: How many share them.
         data_parallel: False where every process has chains of its own.
+        number: This process's number among all.
+        count: How many there are.
+        strategy: Lightning's, which talks between them.
     """
 
-    rank: int
-    size: int
-    data_parallel: bool
+    rank: int = 0
+    size: int = 1
+    data_parallel: bool = True
+    number: int = 0
+    count: int = 1
+    strategy: Strategy | None = None
 
+    @classmethod
+    def of(cls, trainer: L.Trainer) -> Processes:
+        """Return the processes of a trainer."""
+        strategy = trainer.strategy
+        number, count = trainer.global_rank, trainer.world_size
+        if isinstance(strategy, ChainsStrategy):
+            return cls(0, 1, False, number, count, strategy)
+        return cls(number, count, True, number, count, strategy)
 
-def replicas(trainer: L.Trainer) -> Replicas:
-    """Return with whom this process shares its chains."""
-    if isinstance(trainer.strategy, ChainsStrategy):
-        return Replicas(0, 1, False)
-    return Replicas(trainer.global_rank, trainer.world_size, True)
+    @property
+    def first(self) -> bool:
+        """Whether this is the first process of all."""
+        return self.number == 0
+
+    def chains_before(self, num_chains: int) -> int:
+        """Return how many chains run in the processes before this one, K in each."""
+        return 0 if self.data_parallel else self.number * num_chains
+
+    def all_chains(self, num_chains: int) -> int:
+        """Return how many chains the processes run together, K in each."""
+        return num_chains if self.data_parallel else num_chains * self.count
+
+    def reduce(self, value: Tensor, how: str = "sum") -> Tensor:
+        """Return the sum or mean of a tensor over all processes; it may be overwritten."""
+        if self.strategy is None:
+            return value
+        return cast(Tensor, self.strategy.reduce(value, reduce_op=how))
+
+    def gather(self, value: Tensor) -> Tensor:
+        """Return a tensor of all processes, [count, ...]."""
+        if self.strategy is None:
+            return value[None]
+        return self.strategy.all_gather(value).reshape(self.count, *value.shape)
+
+    def broadcast(self, value: float) -> float:
+        """Return the first process's number."""
+        return value if self.strategy is None else float(self.strategy.broadcast(value))
+
+    def average_(self, tensors: list[Tensor]) -> None:
+        """Average tensors over the processes that share this one's chains, in place."""
+        for tensor in tensors:
+            torch.distributed.all_reduce(tensor)
+            tensor /= self.size
 
 
 def own_checkpoint(trainer: L.Trainer, path: Path) -> Path:

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.append(os.getcwd())  # where a user's own module lies
 
-from lightning_sgmcmc.cli import main  # noqa: E402
+from lightning_sgmcmc.run.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     main(configs=ROOT / "configs")

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_sgmcmc import BatchStream, Sampler
-from lightning_sgmcmc.callbacks import KeepDraws
-from lightning_sgmcmc.figures import new_figure
 from lightning_sgmcmc.metrics import (
     Prediction,
     agreement,
@@ -22,7 +20,9 @@ from lightning_sgmcmc.metrics import (
     reliability,
 )
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.held_out import MEASURED, TRAINING
+from lightning_sgmcmc.run.figures import new_figure
 from tasks.nets.mlp import MLP
 from tasks.nets.resnet import ResNet20
 
@@ -123,7 +123,7 @@ class Classification(SGMCMCModule):
         """Return error in percent, NLL, Brier score, calibration error and mean entropy."""
         return class_metrics(prediction.mean, prediction.nll, batch[1])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return what each chain alone predicts, how far chains agree, and what others look like.
 
         ``class_names`` has the names of the classes in the order of their probabilities, ``trace``
@@ -135,39 +135,38 @@ class Classification(SGMCMCModule):
         examples from the measured ones, and their mean ``entropy``. ``train`` has the metrics of
         ensemble, posterior mean and last draw on the training examples of an extra set ``train``.
         """
-        keep = KeepDraws.of(self.trainer)
         result: dict[str, Any] = {}
         names = getattr(self.trainer.datamodule, "class_names", ())  # type: ignore[attr-defined]
         if names:
             result["class_names"] = list(names)
-        if not keep.num_draws:
+        if not kept.num_draws:
             return result
-        measured = self._measured(keep)
+        measured = self._measured(kept)
         if measured is None:
             return result
-        means = keep.chain_means(measured)
+        means = kept.chain_means(measured)
         if means is not None:
             result["chains"] = agreement(means) | {
-                "metrics": _each(means, keep.held_out[measured].examples[1])
+                "metrics": _each(means, kept.held_out[measured].examples[1])
             }
-        inside = keep.ensemble(measured).mean
+        inside = kept.ensemble(measured).mean
         key = f"{measured}/ensemble_error_percent"
         result["trace"] = {
-            "steps": [int(row["step"]) for row in keep.history],
-            "error_percent": [row[key] for row in keep.history],
+            "steps": [int(row["step"]) for row in kept.history],
+            "error_percent": [row[key] for row in kept.history],
         }
-        if TRAINING in keep.held_out:
-            examples = keep.held_out[TRAINING].examples
+        if TRAINING in kept.held_out:
+            examples = kept.held_out[TRAINING].examples
             result["train"] = {
-                "ensemble": self.metrics(keep.ensemble(TRAINING), examples),
-                "posterior_mean": keep.measure_mean(self.trainer, self, TRAINING),
-                "last": keep.measure_network(self.trainer, self, TRAINING),
+                "ensemble": self.metrics(kept.ensemble(TRAINING), examples),
+                "posterior_mean": kept.measure_mean(TRAINING),
+                "last": kept.measure_network(TRAINING),
             }
-        others = _of_another_kind(keep)
+        others = _of_another_kind(kept)
         if others:
             result["out_of_distribution"] = {}
         for name in others:
-            outside = keep.ensemble(name).mean
+            outside = kept.ensemble(name).mean
             result["out_of_distribution"][name] = {
                 "auroc": out_of_distribution_auroc(inside, outside),
                 "entropy": float(entropy(outside).mean()),
@@ -200,15 +199,15 @@ class Classification(SGMCMCModule):
             rows.append((f"AUROC of the entropy, {name}", f"{found['auroc']:.4f}"))
         return rows
 
-    def figures(self, keep: KeepDraws) -> dict[str, Figure]:
+    def figures(self, kept: KeptDraws) -> dict[str, Figure]:
         """Return the reliability diagram, learning curve, weights and entropies."""
         found = {"weights": self._weights_figure()}
-        name = self._measured(keep)
-        if name is not None and keep.num_draws:
-            found["reliability"] = self._reliability_figure(keep, name)
-            found["error"] = self._error_figure(keep, name)
-            if _of_another_kind(keep):
-                found["entropy"] = self._entropy_figure(keep, name)
+        name = self._measured(kept)
+        if name is not None and kept.num_draws:
+            found["reliability"] = self._reliability_figure(kept, name)
+            found["error"] = self._error_figure(kept, name)
+            if _of_another_kind(kept):
+                found["entropy"] = self._entropy_figure(kept, name)
         return found
 
     def paper(self) -> dict[str, Any] | None:
@@ -216,12 +215,12 @@ class Classification(SGMCMCModule):
         return getattr(self.trainer.datamodule, "paper", None)  # type: ignore[attr-defined]
 
     @staticmethod
-    def _measured(keep: KeepDraws) -> str | None:
-        return next((name for name in ("test", "val") if name in keep.held_out), None)
+    def _measured(kept: KeptDraws) -> str | None:
+        return next((name for name in ("test", "val") if name in kept.held_out), None)
 
-    def _reliability_figure(self, keep: KeepDraws, name: str) -> Figure:
-        labels = keep.held_out[name].examples[1].cpu()
-        found = reliability(keep.ensemble(name).mean.cpu(), labels)
+    def _reliability_figure(self, kept: KeptDraws, name: str) -> Figure:
+        labels = kept.held_out[name].examples[1].cpu()
+        found = reliability(kept.ensemble(name).mean.cpu(), labels)
         edges, confidence, accuracy, examples = (values.numpy() for values in found)
         middles = (edges[:-1] + edges[1:]) / 2
         figure = new_figure(5, 6)
@@ -234,20 +233,20 @@ class Classification(SGMCMCModule):
         lower.set(xlabel="confidence, largest probability", ylabel="examples", yscale="log")
         return figure
 
-    def _error_figure(self, keep: KeepDraws, name: str) -> Figure:
+    def _error_figure(self, kept: KeptDraws, name: str) -> Figure:
         figure = new_figure(7, 4)
         axes = figure.subplots()
-        steps = [row["step"] for row in keep.history]
-        axes.plot(steps, [row[f"{name}/ensemble_error_percent"] for row in keep.history], "k-")
+        steps = [row["step"] for row in kept.history]
+        axes.plot(steps, [row[f"{name}/ensemble_error_percent"] for row in kept.history], "k-")
         axes.set(xlabel="step", ylabel=f"error of the ensemble so far, {name} set, %")
         return figure
 
-    def _entropy_figure(self, keep: KeepDraws, name: str) -> Figure:
+    def _entropy_figure(self, kept: KeptDraws, name: str) -> Figure:
         figure = new_figure(6, 4)
         axes = figure.subplots()
         styles = iter(("-", "--", ":", "-."))
-        for held in (name, *_of_another_kind(keep)):
-            values = entropy(keep.ensemble(held).mean).cpu().numpy()
+        for held in (name, *_of_another_kind(kept)):
+            values = entropy(kept.ensemble(held).mean).cpu().numpy()
             axes.hist(values, 50, density=True, histtype="step", ls=next(styles, "-"), label=held)
         axes.set(xlabel="predictive entropy, nats", ylabel="density", yscale="log")
         axes.legend(frameon=False)
@@ -256,7 +255,7 @@ class Classification(SGMCMCModule):
     def _weights_figure(self) -> Figure:
         figure = new_figure(6, 4)
         axes = figure.subplots()
-        matrices = [(n, w) for n, w in self.chain_state(0).items() if w.dim() > 1]
+        matrices = [(n, w) for n, w in self.chain.state(0).items() if w.dim() > 1]
         for n, w in matrices:
             values = w.flatten().cpu().numpy()
             axes.hist(values, 100, density=True, histtype="step", label=n)
@@ -266,9 +265,9 @@ class Classification(SGMCMCModule):
         return figure
 
 
-def _of_another_kind(keep: KeepDraws) -> list[str]:
+def _of_another_kind(kept: KeptDraws) -> list[str]:
     """Return the names of the held-out sets that hold examples of another kind."""
-    return sorted(set(keep.held_out) - {*MEASURED, TRAINING})
+    return sorted(set(kept.held_out) - {*MEASURED, TRAINING})
 
 
 def _each(means: Tensor, labels: Tensor) -> dict[str, list[float]]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_sgmcmc import BatchStream, GaussianPrior, Sampler
-from lightning_sgmcmc.callbacks import KeepDraws
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior import KeptDraws
 from tasks.laplace import laplace
 
 Batch = tuple[Tensor, Tensor]
@@ -100,7 +100,7 @@ class LogisticRegression(SGMCMCModule):
             "brier": float((prediction.mean - y).square().mean()),
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the errors of single draws and chains, and the Laplace approximation's.
 
         Over the stored draws: ``draw_error_percent`` has the quantiles of single draws' test
@@ -109,17 +109,16 @@ class LogisticRegression(SGMCMCModule):
         and ``gap``, the mean over its examples of |p - p_laplace| with p the ensemble's; it is
         there for zero-mean Gaussian priors at T = 1.
         """
-        keep = KeepDraws.of(self.trainer)
-        if not keep.num_draws:
+        if not kept.num_draws:
             return {}
-        return self._errors_of_draws(keep) | self._beside_laplace(keep)
+        return self._errors_of_draws(kept) | self._beside_laplace(kept)
 
-    def _errors_of_draws(self, keep: KeepDraws) -> dict[str, Any]:
-        if "test" not in keep.held_out or not self.draw_budget:
+    def _errors_of_draws(self, kept: KeptDraws) -> dict[str, Any]:
+        if "test" not in kept.held_out or not self.draw_budget:
             return {}
-        names, traces = keep.weight_traces(self, self.sampler.num_parameters)
-        assert len(names) == self.sampler.num_parameters
-        x, y = (t.double().cpu() for t in keep.held_out["test"].examples)
+        names, traces = kept.weight_traces(self.chain.sampler.num_parameters)
+        assert len(names) == self.chain.sampler.num_parameters
+        x, y = (t.double().cpu() for t in kept.held_out["test"].examples)
         draws, chains = [], []
         for chain in torch.from_numpy(traces):  # [draws, D]
             p = logits(chain, self._extended(x)).sigmoid_()
@@ -135,20 +134,20 @@ class LogisticRegression(SGMCMCModule):
             "chain_error_percent": chains,
         }
 
-    def _beside_laplace(self, keep: KeepDraws) -> dict[str, Any]:
-        prior = self.sampler.prior
+    def _beside_laplace(self, kept: KeptDraws) -> dict[str, Any]:
+        prior = self.chain.sampler.prior
         plain = isinstance(prior, GaussianPrior) and prior.mean == 0
-        if not plain or self.sampler.temperature != 1 or self.stream is None:
+        if not plain or self.chain.sampler.temperature != 1 or self.chain.stream is None:
             return {}
         assert isinstance(prior, GaussianPrior)
-        x, y = (t.double().cpu() for t in self.stream.tensors)
+        x, y = (t.double().cpu() for t in self.chain.stream.tensors)
         approximation = laplace(self._extended(x).numpy(), y.numpy(), prior.variance)
         result = {}
-        for name, held in keep.held_out.items():
+        for name, held in kept.held_out.items():
             x, y = (t.double().cpu() for t in held.examples)
             p = torch.from_numpy(approximation.predict(self._extended(x).numpy()))
             nll = functional.binary_cross_entropy(p, y, reduction="none")
-            gap = (keep.ensemble(name).mean.cpu() - p).abs().mean()
+            gap = (kept.ensemble(name).mean.cpu() - p).abs().mean()
             values = self.metrics(Prediction(p, torch.zeros_like(p), nll), (x, y))
             result[name] = values | {"gap": float(gap)}
         return {"laplace": result}

@@ -19,7 +19,7 @@ from tasks.surrogates import Regression, num_features, relative_errors
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lightning_sgmcmc.callbacks import KeepDraws
+    from lightning_sgmcmc.posterior import KeptDraws
 
 #: Mean relative L2 test error in percent (Wang, Deng, Lin 2020, Table 2), by sparse rate.
 TABLE_2 = {
@@ -106,7 +106,7 @@ class PDEPerm(RegressionTask):
             "table": {k: {f"{r:g}": v for r, v in row.items()} for k, row in TABLE_2.items()},
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale, the field and the regressions that it is to be held against."""
         data = self._data()
         xi, velocity = data.coefficients("train"), data.arrays("train")[1]
@@ -120,7 +120,7 @@ class PDEPerm(RegressionTask):
                 test = data.coefficients("test")[:, : used.shape[1]]
                 errors = relative_errors(model.predict(test), data.arrays("test")[1])
                 found[name] = 100 * float(errors.mean())
-        return super().describe() | {
+        return super().describe(kept) | {
             "field": f"{data.spec.kind}, mean {data.spec.mean:g}, {data.spec.terms} modes",
             "regressions_relative_l2_mean_percent": found,
         }
@@ -163,12 +163,12 @@ class PDEPerm(RegressionTask):
         )
         return rows
 
-    def figures(self, keep: KeepDraws) -> dict[str, Figure]:
+    def figures(self, kept: KeptDraws) -> dict[str, Figure]:
         """Return the prediction of a typical and of the worst test field, with its uncertainty."""
         from pde.plot import plot_comparison
 
-        held = keep.held_out["test"]
-        prediction = keep.ensemble("test")
+        held = kept.held_out["test"]
+        prediction = kept.ensemble("test")
         x, y = held.examples
         truth = y.double()
         error = torch.linalg.vector_norm(prediction.mean - truth, dim=1)

@@ -15,7 +15,7 @@ from tasks.regression import RegressionTask
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lightning_sgmcmc.callbacks import KeepDraws
+    from lightning_sgmcmc.posterior import KeptDraws
 
 #: Mean relative L2 test error in percent (Wang, Deng, Lin 2020, Table 1), by sparse rate.
 TABLE_1 = {
@@ -83,12 +83,12 @@ class PDESource(RegressionTask):
             "table": {k: {f"{r:g}": v for r, v in row.items()} for k, row in TABLE_1.items()},
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale, the field and the exact linear baseline."""
         data = self._data()
         linear = 100 * data.least_squares_error()
         kappa = data.data.permeability
-        return super().describe() | {
+        return super().describe(kept) | {
             "field": data.data.metadata.get("permeability", data.spec.field),
             "log10_contrast": math.log10(kappa.max() / kappa.min()),
             "linear_least_squares": {
@@ -134,12 +134,12 @@ class PDESource(RegressionTask):
         )
         return rows
 
-    def figures(self, keep: KeepDraws) -> dict[str, Figure]:
+    def figures(self, kept: KeptDraws) -> dict[str, Figure]:
         """Return the prediction of a typical and of the worst test field, with its uncertainty."""
         from tasks.figures import flow_figure
 
-        held = keep.held_out["test"]
-        prediction = keep.ensemble("test")
+        held = kept.held_out["test"]
+        prediction = kept.ensemble("test")
         x, y = held.examples
         error = torch.linalg.vector_norm(prediction.mean - y, dim=1) / torch.linalg.vector_norm(
             y, dim=1

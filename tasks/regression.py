@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightning_sgmcmc import BatchStream, Sampler
 from lightning_sgmcmc.metrics import Prediction, band_metrics, relative_l2_error
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior import KeptDraws
 
 Batch = tuple[Tensor, Tensor]
 
@@ -109,7 +110,7 @@ class RegressionTask(SGMCMCModule):
         x, y = batch
         n = self.noise_factors(x)
         residual = self.residual(batch)
-        if self.training and self.chains is None:
+        if self.training and self.chain.stack is None:
             self._residual = residual.detach()
         squares = (residual**2).sum(1) * torch.exp(-2 * self.log_noise)
         constant = self.log_noise + 0.5 * math.log(2 * math.pi) + n.log().mean(1)
@@ -124,8 +125,8 @@ class RegressionTask(SGMCMCModule):
     @property
     def label_uniforms(self) -> int:  # type: ignore[override]
         """D, what drawing an example's label takes."""
-        assert self.stream is not None
-        return int(self.stream.tensors[1].shape[1])
+        assert self.chain.stream is not None
+        return int(self.chain.stream.tensors[1].shape[1])
 
     def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
         """Return the batch with y drawn from the model by the inverse of its CDF."""
@@ -141,26 +142,26 @@ class RegressionTask(SGMCMCModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""
         super().training_step(batch, batch_idx)
-        if self.noise in FOLLOWING and self.global_step < self.draw_schedule.burn_in:
+        if self.noise in FOLLOWING and self.chain.steps < self.chain.draws.burn_in:
             residual = self._latest_residual()
-            assert self.target is not None
+            assert self.chain.target is not None
             scale = [self._quantile_scale(residual[:, self._columns()][:, ::16])]
-            self.target.reduced(scale)
+            self.chain.target.reduced(scale)
             self.log_noise.lerp_(scale[0].log().to(self.log_noise), 0.1)
 
     def _latest_residual(self) -> Tensor:
         """Return the residuals of the last minibatch, of all chains."""
-        if self.chains is None:
+        if self.chain.stack is None:
             assert self._residual is not None
             return self._residual
-        if self.stream is None:
+        if self.chain.stream is None:
             raise ValueError(
                 f'noise "{self.noise}" of several chains needs a BatchStream: give noise a number, '
                 'or let it be "learned"'
             )
         with torch.no_grad():
-            batch = self.stream.at(self.global_step - 1)
-            latest: Tensor = self.evaluate("residual", batch, self.own_batches)
+            batch = self.chain.stream.at(self.chain.steps - 1)
+            latest: Tensor = self.chain.evaluate("residual", batch, self.chain.own_batches)
             return latest.flatten(0, 1)
 
     def setup(self, stage: str) -> None:
@@ -194,14 +195,14 @@ class RegressionTask(SGMCMCModule):
         """Fix sigma, and p, by the residuals of the whole training set, or of the held-out one."""
         if self.noise == "held_out":
             batches = self._held_out()
-        elif self.noise == "residuals" and self.stream is not None:
-            x, y = self.stream.tensors
+        elif self.noise == "residuals" and self.chain.stream is not None:
+            x, y = self.chain.stream.tensors
             batches = [(x[i : i + 256], y[i : i + 256]) for i in range(0, len(x), 256)]
         else:
             return
         with torch.no_grad():
             parts = [
-                self.evaluate("residual", (x.to(self.device), y.to(self.device)))
+                self.chain.evaluate("residual", (x.to(self.device), y.to(self.device)))
                 for x, y in batches
             ]
             residual = torch.cat([part[..., self._columns()].flatten(0, -2) for part in parts])
@@ -231,8 +232,8 @@ class RegressionTask(SGMCMCModule):
 
     def on_draw(self, weight: float) -> None:
         """Take the chains' noise scales into the mean of sigma^2 over draws."""
-        for k in range(self.num_chains):
-            log_noise = self.chain_state(k).get("log_noise", self.log_noise).double()
+        for k in range(self.chain.num_chains):
+            log_noise = self.chain.state(k).get("log_noise", self.log_noise).double()
             self.noise_moments += weight * torch.stack(
                 [torch.ones_like(log_noise), (2 * log_noise).exp()]
             )
@@ -270,18 +271,18 @@ class RegressionTask(SGMCMCModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log NLL and relative error of the current weights."""
         super().validation_step(batch, batch_idx)
-        prediction = self.evaluate("predictive", batch)
-        if self.chains is not None:
+        prediction = self.chain.evaluate("predictive", batch)
+        if self.chain.stack is not None:
             prediction = prediction.mean(0)
         error = 100 * relative_l2_error(prediction, batch[1])
         self.log(
             "val/relative_l2_mean_percent", error.mean(), batch_size=len(error), sync_dist=True
         )
-        states = [self.chain_state(k).get("log_noise") for k in range(self.num_chains)]
+        states = [self.chain.state(k).get("log_noise") for k in range(self.chain.num_chains)]
         sampled = [math.exp(float(s)) for s in states if s is not None]
         self.log("noise_scale", sum(sampled) / len(sampled) if sampled else self.sigma)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale and how it was had."""
         how = {
             "learned": "sampled with the weights",

@@ -16,7 +16,7 @@ from tasks.regression import Batch, RegressionTask
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lightning_sgmcmc.callbacks import KeepDraws
+    from lightning_sgmcmc.posterior import KeptDraws
 
 #: Test RMSE and mean test log-likelihood over the 20 splits: Hernandez-Lobato and Adams 2015 (PBP,
 #: 50 hidden units), Gal and Ghahramani 2016 (dropout) and Lakshminarayanan et al. 2017 (deep
@@ -136,10 +136,10 @@ class UCIRegression(RegressionTask):
             },
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return what the data are, and the noise scale."""
         data = self._data()
-        return super().describe() | {
+        return super().describe(kept) | {
             "noise_scale": self.ensemble_sigma * float(self.y_scale),
             "data": data.title,
             "split": data.index,
@@ -176,12 +176,12 @@ class UCIRegression(RegressionTask):
             rows.append(("published, RMSE (log-lik.)", f"{text}; means of 20 splits"))
         return rows
 
-    def figures(self, keep: KeepDraws) -> dict[str, Figure]:
+    def figures(self, kept: KeptDraws) -> dict[str, Figure]:
         """Return the test targets over their predictions, with 90 % bands."""
-        from lightning_sgmcmc.figures import new_figure
+        from lightning_sgmcmc.run.figures import new_figure
 
-        held = keep.held_out["test"]
-        prediction = keep.ensemble("test")
+        held = kept.held_out["test"]
+        prediction = kept.ensemble("test")
         truth = held.examples[1].cpu().double().numpy()[:, 0]
         mean = prediction.mean[:, 0].cpu().numpy()
         noise = self.ensemble_sigma * float(self.y_scale)

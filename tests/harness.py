@@ -38,7 +38,7 @@ from lightning_sgmcmc import (
     Sampler,
     Target,
 )
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 from tests.posteriors import LinearRegression, Posterior
 
 #: Probability that one test statistic of a correct sampler falls outside its bounds. Seeds are

@@ -19,8 +19,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from lightning_sgmcmc import Sampler, cli
-from lightning_sgmcmc.posterior import load_posterior
+from lightning_sgmcmc import Sampler, load_posterior
+from lightning_sgmcmc.run import cli
 from tests.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
-from lightning_sgmcmc.module import SGMCMCModule
 
 #: What masks are drawn for: of each the layer counts its calls.
 _TRAINING, _EVALUATION, _PREDICTION = 0, 1, 2
@@ -113,7 +113,7 @@ class Dropout(nn.Module):
 
 
 @torch.no_grad()
-def mc_dropout_predictions(module: SGMCMCModule, batch: Any, num: int, seed: int = 0) -> Prediction:
+def mc_dropout_predictions(module: Task, batch: Any, num: int, seed: int = 0) -> Prediction:
     """Return the average over predictions of one network under ``num`` draws of its masks.
 
     ``predictive`` and ``nll`` of the batch see the same masks. Nothing in the module changes.
@@ -153,11 +153,11 @@ def mc_dropout_predictions(module: SGMCMCModule, batch: Any, num: int, seed: int
 
 
 def _under_masks(
-    module: SGMCMCModule, layers: list[Dropout], method: str, batch: Any, seed: int, number: int
+    module: Task, layers: list[Dropout], method: str, batch: Any, seed: int, number: int
 ) -> Tensor:
     """Return what a method gives under the masks of one numbered prediction."""
     with ExitStack() as stack:
         for layer in layers:
             stack.enter_context(layer.predicting(seed, number))
-        result: Tensor = module.evaluate(method, batch)
+        result: Tensor = getattr(module, method)(batch)
     return result

@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from lightning_sgmcmc.callbacks.run import run_folder
-from lightning_sgmcmc.strategies import own_checkpoint, replicas
+from lightning_sgmcmc.strategies import Processes, own_checkpoint
 
 
 class ChainCheckpoint(Checkpoint):
@@ -43,6 +43,6 @@ class ChainCheckpoint(Checkpoint):
         path: Path = run_folder(trainer) / "checkpoints" / "last.ckpt"
         temporary = path.with_name(".last.ckpt.tmp")
         trainer.save_checkpoint(temporary, weights_only=False)
-        if replicas(trainer).rank == 0:
+        if Processes.of(trainer).rank == 0:
             os.replace(own_checkpoint(trainer, temporary), own_checkpoint(trainer, path))
         trainer.strategy.barrier("ChainCheckpoint")

@@ -9,19 +9,16 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from lightning_sgmcmc.batches import BatchStream
-from lightning_sgmcmc.callbacks.draws import KeepDraws
-from lightning_sgmcmc.callbacks.run import run_folder
+from lightning_sgmcmc.callbacks.run import record, run_folder, task_of
+from lightning_sgmcmc.chain import BatchStream, Chain, Task
 from lightning_sgmcmc.metrics import Prediction, label_nll
-from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.distill import (
     MakeOptimizer,
     Student,
     check_probabilities,
 )
 from lightning_sgmcmc.posterior.draws import save_tensors, write_beside
-from lightning_sgmcmc.posterior.held_out import MEASURED
-from lightning_sgmcmc.strategies import replicas
+from lightning_sgmcmc.posterior.held_out import MEASURED, evaluating
 
 
 class Distillation(L.Callback):
@@ -75,14 +72,14 @@ class Distillation(L.Callback):
         Raises:
             ValueError: If the training data are not in a BatchStream.
         """
-        assert isinstance(pl_module, SGMCMCModule)
+        chain = task_of(pl_module).chain
         if not isinstance(trainer.train_dataloader, BatchStream):
             raise ValueError(
                 "Distillation draws minibatches of its own: train on a BatchStream, got "
                 f"{type(trainer.train_dataloader).__name__}"
             )
-        self.student.net.to(pl_module.device)
-        self.student.seed = pl_module.sampler.seed
+        self.student.net.to(chain.device)
+        self.student.seed = chain.sampler.seed
         if self._restored is not None:
             self.student.load_state_dict(self._restored)
 
@@ -90,49 +87,44 @@ class Distillation(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
     ) -> None:
         """Let the student learn from the state that the step just reached, if it is time."""
-        assert isinstance(pl_module, SGMCMCModule)
-        start = pl_module.draw_schedule.burn_in if self.start is None else self.start
-        step = trainer.global_step
+        chain = task_of(pl_module).chain
+        start = chain.draws.burn_in if self.start is None else self.start
+        step = chain.steps
         if step <= start or (step - start) % self.every:
             return
-        assert pl_module.stream is not None
-        data = pl_module.stream.tensors
-        batch = self.student.minibatch(data, step)
-        probabilities = self._teach(trainer, pl_module, batch)
-        loss = self.student.learn(batch, probabilities, pl_module.stream.num_data)
+        assert chain.stream is not None
+        batch = self.student.minibatch(chain.stream.tensors, step)
+        loss = self.student.learn(batch, self._teach(chain, batch), chain.stream.num_data)
         if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            pl_module.record({"student/cross_entropy": float(loss)})
+            record(trainer, {"student/cross_entropy": float(loss)})
 
     @torch.no_grad()
-    def _teach(self, trainer: L.Trainer, module: SGMCMCModule, batch: Any) -> Tensor:
+    def _teach(self, chain: Chain, batch: Any) -> Tensor:
         """Return the probabilities [B, C] of the chains' states, averaged over all chains."""
-        training = module.training
-        module.eval()
-        probabilities = module.evaluate("predictive", batch)
-        module.train(training)
-        if module.chains is not None:
+        with evaluating(chain.task):
+            probabilities = chain.evaluate("predictive", batch)
+        if chain.stack is not None:
             probabilities = probabilities.mean(0)
         if not self.student.steps:
             check_probabilities(probabilities)
-        if not replicas(trainer).data_parallel:
-            probabilities = trainer.strategy.reduce(probabilities, reduce_op="mean")
+        if not chain.processes.data_parallel:
+            probabilities = chain.processes.reduce(probabilities, "mean")
         return cast(Tensor, probabilities)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write the student and its metrics."""
-        assert isinstance(pl_module, SGMCMCModule)
         if not self.student.steps or not trainer.is_global_zero:
             return
         folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
         save_tensors(folder / "student.safetensors", self.student.net.state_dict())
-        content = {"steps": self.student.steps, "metrics": self.measure(trainer, pl_module)}
+        content = {"steps": self.student.steps, "metrics": self.measure(task_of(pl_module))}
         write_beside(folder / "student.json", json.dumps(content, indent=1))
 
-    def measure(self, trainer: L.Trainer, module: SGMCMCModule) -> dict[str, dict[str, float]]:
+    def measure(self, task: Task) -> dict[str, dict[str, float]]:
         """Return the student's metrics on the held-out sets that have integer labels."""
         found = {}
-        for name, held_out in KeepDraws.of(trainer).held_out.items():
+        for name, held_out in task.kept.held_out.items():
             if name not in MEASURED:
                 continue
             x, labels = held_out.examples[:2]
@@ -140,7 +132,7 @@ class Distillation(L.Callback):
                 continue
             p = self.student.probabilities(x).double()
             prediction = Prediction(p, torch.zeros_like(p), label_nll(p, labels))
-            found[name] = module.metrics(prediction, held_out.examples)
+            found[name] = task.metrics(prediction, held_out.examples)
         return found
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import lightning as L
 import torch
 
-from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.strategies import replicas
+from lightning_sgmcmc.callbacks.run import task_of
+from lightning_sgmcmc.chain import Chain
 
 
 class ChainDivergedError(RuntimeError):
@@ -47,8 +47,8 @@ class ChainGuard(L.Callback):
             ChainDivergedError: If the chain has diverged.
             ReplicasDifferError: If replicas of the chain differ.
         """
-        assert isinstance(pl_module, SGMCMCModule)
-        losses = pl_module.last_loss.reshape(-1)
+        chain = task_of(pl_module).chain
+        losses = chain.last_loss.reshape(-1)
         worst = int(losses.nan_to_num(nan=math.inf).argmax())
         loss, lowest = float(losses[worst]), float(losses.min())
         if self._first is None and math.isfinite(loss):
@@ -57,31 +57,26 @@ class ChainGuard(L.Callback):
         self._lowest = min(self._lowest, lowest) if math.isfinite(lowest) else self._lowest
         scale = max(1.0, abs(first), abs(self._lowest) if math.isfinite(self._lowest) else 0.0)
         if not math.isfinite(loss) or loss > first + self.bound * scale:
-            which = f"chain {pl_module.chain_numbers[worst]}" if len(losses) > 1 else "the chain"
+            which = f"chain {chain.numbers[worst]}" if len(losses) > 1 else "the chain"
             raise ChainDivergedError(
-                f"{which} diverged at step {trainer.global_step} (mean NLL {loss:.3g}) with step "
-                f"size {pl_module.current_lr:.3g}: lower lr (or use lr: auto with a smaller "
+                f"{which} diverged at step {chain.steps} (mean NLL {loss:.3g}) with step "
+                f"size {chain.lr:.3g}: lower lr (or use lr: auto with a smaller "
                 "step_fraction). Draws kept before are whole; the last checkpoint is in "
                 "checkpoints/"
             )
-        if (
-            trainer.world_size > 1
-            and replicas(trainer).data_parallel
-            and trainer.global_step % self.replicas_every == 0
-        ):
-            self._compare_replicas(trainer, pl_module)
+        if chain.processes.size > 1 and chain.steps % self.replicas_every == 0:
+            self._compare_replicas(chain)
 
-    def _compare_replicas(self, trainer: L.Trainer, module: SGMCMCModule) -> None:
+    def _compare_replicas(self, chain: Chain) -> None:
         sums = [
             torch.hash_tensor(p.detach()) if hasattr(torch, "hash_tensor") else p.detach().sum()
-            for p in module.sampler.params
+            for p in chain.sampler.params
         ]
-        local = torch.stack([s.to(torch.float64) for s in sums])
-        gathered = trainer.strategy.all_gather(local)
+        gathered = chain.processes.gather(torch.stack([s.to(torch.float64) for s in sums]))
         if not bool((gathered == gathered[0]).all()):
             raise ReplicasDifferError(
                 f"the replicas of the chain hold different weights after step "
-                f"{trainer.global_step}: something drew from a global generator or skipped a "
+                f"{chain.steps}: something drew from a global generator or skipped a "
                 "gradient reduction; draws since the last comparison are not to be trusted"
             )
 

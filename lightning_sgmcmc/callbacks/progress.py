@@ -10,8 +10,8 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightning_sgmcmc.callbacks.draws import KeepDraws
-from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.callbacks.run import task_of
+from lightning_sgmcmc.chain import Chain, Task
 
 
 class ChainProgress(ProgressBar):
@@ -62,7 +62,7 @@ class ChainProgress(ProgressBar):
         """Advance the bar, a few times a second, or print a line every tenth of the run."""
         if not self._enabled:
             return
-        assert isinstance(pl_module, SGMCMCModule)
+        task = task_of(pl_module)
         now, step, last = time.monotonic(), trainer.global_step, trainer.max_steps
         if self._bar is not None:
             if now - self._shown > 0.2 or step == last:
@@ -70,15 +70,14 @@ class ChainProgress(ProgressBar):
                 self._bar.update(
                     self._task,
                     completed=step,
-                    description=_phase(pl_module),
-                    numbers=_numbers(trainer, pl_module),
+                    description=_phase(task.chain),
+                    numbers=_numbers(task),
                 )
         elif last > 0 and (step * 10 // last) > ((step - 1) * 10 // last):
             elapsed, first = now - self._started[0], self._started[1]
             left = elapsed / max(1, step - first) * (last - step)
             print(
-                f"{_phase(pl_module)} {step}/{last}  {_numbers(trainer, pl_module)}  "
-                f"{left / 60:.1f} min left",
+                f"{_phase(task.chain)} {step}/{last}  {_numbers(task)}  {left / 60:.1f} min left",
                 flush=True,
             )
 
@@ -98,12 +97,14 @@ class ChainProgress(ProgressBar):
             self._bar = None
 
 
-def _phase(module: SGMCMCModule) -> str:
-    if not module.sampling_now:
+def _phase(chain: Chain) -> str:
+    if not chain.sampling_now:
         return "burn-in (optimizer)"
-    return "burn-in" if module.global_step < module.draw_schedule.burn_in else "sampling"
+    return "burn-in" if chain.steps < chain.draws.burn_in else "sampling"
 
 
-def _numbers(trainer: L.Trainer, module: SGMCMCModule) -> str:
-    kept = KeepDraws.of(trainer).num_draws
-    return f"nll {float(module.last_loss.mean()):.4g}  lr {module.current_lr:.2e}  draws {kept}"
+def _numbers(task: Task) -> str:
+    chain = task.chain
+    return (
+        f"nll {float(chain.last_loss.mean()):.4g}  lr {chain.lr:.2e}  draws {task.kept.num_draws}"
+    )

@@ -8,7 +8,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.callbacks.run import task_of
+from lightning_sgmcmc.chain import Chain
 
 
 class GradualPruning(L.Callback):
@@ -53,16 +54,15 @@ class GradualPruning(L.Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuse pruning that would go on after burn-in."""
         if stage == "fit":
-            assert isinstance(pl_module, SGMCMCModule)
-            self.check(pl_module)
+            self.check(task_of(pl_module).chain)
 
-    def check(self, module: SGMCMCModule) -> None:
+    def check(self, chain: Chain) -> None:
         """Refuse pruning that would go on after burn-in.
 
         Raises:
             ValueError: If ``stop`` lies after the end of burn-in.
         """
-        burn_in = module.draw_schedule.burn_in
+        burn_in = chain.draws.burn_in
         if self.stop > burn_in:
             raise ValueError(
                 f"pruning must end before draws are kept: stop = {self.stop} lies after burn_in = "
@@ -78,20 +78,17 @@ class GradualPruning(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
     ) -> None:
         """Prune where it is due."""
-        assert isinstance(pl_module, SGMCMCModule)
-        step = trainer.global_step
+        chain = task_of(pl_module).chain
+        step = chain.steps
         due = self.start < step <= self.stop
         if not due or ((step - self.start) % self.every and step != self.stop):
             return
-        sampler = pl_module.sampler
+        sampler = chain.sampler
         rate = self.rate_at(step)
         if not sampler.lead:
             sampler.set_masks(self.masks(sampler.params, rate))
             return
-        rows = [
-            self.masks([p[k] for p in sampler.params], rate)
-            for k in range(len(pl_module.chain_numbers))
-        ]
+        rows = [self.masks([p[k] for p in sampler.params], rate) for k in range(chain.num_chains)]
         sampler.set_masks([torch.stack(parts) for parts in zip(*rows, strict=True)])
 
     @torch.no_grad()

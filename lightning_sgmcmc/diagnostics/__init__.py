@@ -6,13 +6,7 @@ All functions take NumPy arrays (or what becomes one) with chains and draws in f
 
 from lightning_sgmcmc.diagnostics.autocorrelation import atuc, autocorrelation_time
 from lightning_sgmcmc.diagnostics.errors import RelativeErrors, RunningErrors, relative_errors
-from lightning_sgmcmc.diagnostics.export import open_stores, probe, to_arviz
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
-from lightning_sgmcmc.diagnostics.noise_temperature import (
-    GradientNoise,
-    NoiseTemperature,
-    gradient_noise,
-)
 from lightning_sgmcmc.diagnostics.summary import rhat_limit, summarise
 from lightning_sgmcmc.diagnostics.temperature import (
     ConfigurationalTemperature,
@@ -30,8 +24,6 @@ from lightning_sgmcmc.diagnostics.weighted import (
 __all__ = [
     "MIN_DRAWS",
     "ConfigurationalTemperature",
-    "GradientNoise",
-    "NoiseTemperature",
     "RelativeErrors",
     "RunningErrors",
     "Temperature",
@@ -41,15 +33,11 @@ __all__ = [
     "configurational_temperature",
     "effective_draws",
     "ess",
-    "gradient_noise",
     "gradient_of_potential",
-    "open_stores",
-    "probe",
     "relative_errors",
     "rhat",
     "rhat_limit",
     "summarise",
-    "to_arviz",
     "weighted_ess",
     "weighted_moments",
 ]

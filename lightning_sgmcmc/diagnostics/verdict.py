@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_sgmcmc.diagnostics.noise_temperature import GradientNoise
+from lightning_sgmcmc.adaptation import GradientNoise
 from lightning_sgmcmc.diagnostics.temperature import ConfigurationalTemperature
 
 #: Fewest draws a chain for a verdict on mixing.
@@ -34,7 +34,7 @@ def alarms(
         temperature: T that the run states.
         kinetic_temperature: The sampler's, averaged over draws.
         configurational: Of :func:`~lightning_sgmcmc.diagnostics.configurational_temperature`.
-        noise: Of :func:`~lightning_sgmcmc.diagnostics.gradient_noise`; not for SGFS, which counts
+        noise: Of :func:`~lightning_sgmcmc.adaptation`; not for SGFS, which counts
             that noise as its own.
     """
     if not temperature:

@@ -2,6 +2,17 @@
 
 from lightning_sgmcmc.posterior.distill import distill
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
-from lightning_sgmcmc.posterior.load import Posterior, load_posterior
+from lightning_sgmcmc.posterior.export import open_stores, probe, to_arviz
+from lightning_sgmcmc.posterior.kept import KeptDraws
+from lightning_sgmcmc.posterior.posterior import Posterior
 
-__all__ = ["Draw", "DrawStore", "Posterior", "distill", "load_posterior"]
+__all__ = [
+    "Draw",
+    "DrawStore",
+    "KeptDraws",
+    "Posterior",
+    "distill",
+    "open_stores",
+    "probe",
+    "to_arviz",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam, Optimizer
 
-from lightning_sgmcmc.chains import ChainStack
+from lightning_sgmcmc.chain.stack import ChainStack
+from lightning_sgmcmc.posterior.posterior import Posterior
 from lightning_sgmcmc.posterior.predict import MEMORY, Plan, cut, num_examples
-
-if TYPE_CHECKING:
-    from lightning_sgmcmc.posterior.load import Posterior
 
 MakeOptimizer = Callable[[Iterable[Any]], Optimizer]
 

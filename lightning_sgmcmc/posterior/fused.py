@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.func import vmap
 from torch.nn import functional
 
-from lightning_sgmcmc.chains import ChainStack, MethodOf
+from lightning_sgmcmc.chain.stack import ChainStack, MethodOf
 from lightning_sgmcmc.kernels import chosen
 
 #: Outputs of a layer and inputs of the network, above which matrix products cost less than what the
@@ -123,8 +123,9 @@ def fused(
     root = MethodOf(module, method)
     if any(part._forward_hooks or part._forward_pre_hooks for part in root.modules()):
         return None
+    nothing: Any = ()  # what the argument's type is differs between releases of torch
     try:
-        graph = fx.Tracer(autowrap_modules=()).trace(root)
+        graph = fx.Tracer(autowrap_modules=nothing).trace(root)
     except Exception:  # whatever a user's method raises where it meets no tensors
         return None
     chain = _chain(root, graph)

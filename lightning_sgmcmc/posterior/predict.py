@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_sgmcmc.chains import ChainStack, MethodOf
+from lightning_sgmcmc.chain import ChainStack, MethodOf, Task
 from lightning_sgmcmc.kernels import chosen
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior.fused import fused
 from lightning_sgmcmc.posterior.layout import ExamplesLast
-
-if TYPE_CHECKING:
-    from lightning_sgmcmc.module import SGMCMCModule
 
 #: Gives the sampled weights of a draw by name when it is called.
 Load = Callable[[], Mapping[str, Tensor]]
@@ -84,7 +81,7 @@ class Plan:
 
     def __init__(
         self,
-        module: SGMCMCModule,
+        module: Task,
         draws: Sequence[Load],
         method: str,
         batch: Any,
@@ -187,7 +184,7 @@ class Plan:
 
 
 def evaluate(
-    module: SGMCMCModule,
+    module: Task,
     draws: Sequence[Load],
     method: str,
     batch: Any,
@@ -220,7 +217,7 @@ def evaluate(
 
 
 def ensemble(
-    module: SGMCMCModule,
+    module: Task,
     draws: Sequence[Load],
     weights: Tensor,
     method: str,

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.diagnostics import gradient_of_potential
-from lightning_sgmcmc.module import SGMCMCModule
 
 Array = NDArray[np.float64]
 
@@ -45,12 +45,12 @@ class Probes:
     """Traces of weights spread evenly over the network, of grad U there, and of predictions.
 
     Args:
-        module: The module that is sampled.
+        chain: The chain.
     """
 
-    def __init__(self, module: SGMCMCModule) -> None:
-        count = max(_FEWEST, _WEIGHTS // module.num_chains)
-        places = spread_evenly(module.chain_state(0), count)
+    def __init__(self, chain: Chain) -> None:
+        count = max(_FEWEST, _WEIGHTS // chain.num_chains)
+        places = spread_evenly(chain.state(0), count)
         self._places = list(places.values())
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
@@ -58,17 +58,17 @@ class Probes:
         self.layers = {name: len(chosen) for name, chosen in places.items() if len(chosen)}
         self._traces: dict[str, list[Tensor]] = {"weights": [], "forces": [], "predictions": []}
 
-    def record(self, module: SGMCMCModule, predictions: Tensor | None) -> None:
+    def record(self, chain: Chain, predictions: Tensor | None) -> None:
         """Take in the present state as a draw.
 
         Args:
-            module: The module; grad U is taken on a minibatch that has not moved the chain yet.
+            chain: The chain; grad U is taken on a minibatch that has not moved the chain yet.
             predictions: [P] or [K, P], or None.
         """
-        sampler, target = module.sampler, module.target
+        sampler, target = chain.sampler, chain.target
         self._traces["weights"].append(self._pick(sampler.params, sampler.lead))
-        if module.stream is not None and target is not None:
-            batch = module.stream.at(module.global_step)
+        if chain.stream is not None and target is not None:
+            batch = chain.minibatch()
             forces = gradient_of_potential(target, [batch])
             self._traces["forces"].append(self._pick(forces, sampler.lead))
         if predictions is not None:

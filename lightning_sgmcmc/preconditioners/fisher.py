@@ -16,7 +16,7 @@ from lightning_sgmcmc.preconditioners.base import Preconditioner
 from lightning_sgmcmc.preconditioners.diagonal import Diagonal
 
 if TYPE_CHECKING:
-    from lightning_sgmcmc.statistics import PerExample
+    from lightning_sgmcmc.target import PerExample
 
 Labels = Literal["data", "model"]
 

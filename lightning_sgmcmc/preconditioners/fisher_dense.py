@@ -16,8 +16,7 @@ from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.fisher import Fisher, Labels
 
 if TYPE_CHECKING:
-    from lightning_sgmcmc.statistics import PerExample
-    from lightning_sgmcmc.target import Target
+    from lightning_sgmcmc.target import PerExample, Target
 
 Blocks = Literal["layer", "unit"]
 

@@ -13,8 +13,7 @@ from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.fisher import DiagonalFisher, Labels
 
 if TYPE_CHECKING:
-    from lightning_sgmcmc.statistics import PerExample
-    from lightning_sgmcmc.target import Target
+    from lightning_sgmcmc.target import PerExample, Target
 
 
 class QuasiDiagonalFisher(DiagonalFisher):

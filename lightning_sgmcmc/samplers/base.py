@@ -42,7 +42,7 @@ class Sampler(torch.optim.Optimizer):
         params: Parameters or one parameter group, as for any torch optimizer; pairs of name and
             parameter where a prior goes by names.
         lr: Step size on the mean loss, positive; ``"auto"`` leaves it to the training loop, which
-            sets it from the curvature (:mod:`lightning_sgmcmc.stability`).
+            sets it from the curvature (:mod:`lightning_sgmcmc.adaptation.stability`).
         num_data: N, the number of training examples; may be set later, before the first step.
         prior: Prior over the weights; None is a flat one. The sampler works with a copy of it.
         preconditioner: The matrix C; None is the identity.

@@ -27,10 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, NaturalLangevin
-from lightning_sgmcmc.chains import ChainStack, starts
+from lightning_sgmcmc.chain import ChainStack, starts
 from lightning_sgmcmc.samplers import Sampler, Stacked
-from lightning_sgmcmc.statistics import PerExample
-from lightning_sgmcmc.target import Target
+from lightning_sgmcmc.target import PerExample, Target
 
 N = 10_000
 SAMPLERS: dict[str, Callable[[Any], Sampler]] = {

@@ -51,7 +51,7 @@ from lightning_sgmcmc import (
     Target,
     kernels,
 )
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 
 N = 60_000
 BATCH = 100

@@ -36,7 +36,7 @@ from lightning_sgmcmc import (
     Target,
 )
 from lightning_sgmcmc.callbacks.subnormals import flush
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 
 #: Small enough that the network stays sure.
 LR = 1e-9

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 from tasks.data.binary import BinaryData, Examples, hold_out
 from tasks.data.download import data_root, fetch
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import BatchStream
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 
 Split = Literal["train", "val", "test"]
 #: Features [N, D] and labels [N], 0 or 1.

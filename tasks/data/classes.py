@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import BatchStream
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 
 Split = Literal["train", "val", "test"]
 #: Inputs [N, ...] and labels [N], integers from 0 to C - 1.

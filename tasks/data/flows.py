@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import BatchStream
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 
 Array = NDArray[np.float64]
 Split = Literal["train", "val", "test"]

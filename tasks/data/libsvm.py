@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 from tasks.data.binary import BinaryData, Examples
 from tasks.data.download import data_root, fetch
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 import pde
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 from pde.kle import MEANS
 from tasks.data.flows import Array, FlowData, Split
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pde
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import data_root
 from tasks.data.flows import FlowData, Split
 

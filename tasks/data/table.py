@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc import BatchStream
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 
 Array = NDArray[np.float64]
 #: What stands for a missing value, in lower case.

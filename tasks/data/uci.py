@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import BatchStream
-from lightning_sgmcmc.batches import Sampling
+from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import data_root, fetch
 from tasks.data.table import Table, batches, read_table
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_sgmcmc import SGHMC, Sampler
 from lightning_sgmcmc.diagnostics import autocorrelation_time
-from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.loop import Array, sample
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from lightning_sgmcmc import HMC, SGFS, SGLD, BatchStream, GaussianPrior, Sampler, Target
 from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time, rhat
-from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.run.figures import new_figure
 from lightning_sgmcmc.samplers import NonFiniteGradientError, Stacked
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 from tasks.data.kddcup99 import KDDCup99Data
 from tasks.experiments.cell import Study
 from tasks.experiments.drbm_chains import FlatMachine, Machines, merged

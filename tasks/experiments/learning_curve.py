@@ -10,8 +10,7 @@ import lightning as L
 import numpy as np
 from torch import Tensor
 
-from lightning_sgmcmc.callbacks import KeepDraws
-from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.callbacks.run import record, task_of
 
 NETWORK, ENSEMBLE = "curve/network_error_percent", "curve/ensemble_error_percent"
 
@@ -40,20 +39,19 @@ class LearningCurve(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
     ) -> None:
         """Measure, if it is time."""
-        assert isinstance(pl_module, SGMCMCModule)
         if trainer.global_step % self.every:
             return
-        keep = KeepDraws.of(trainer)
+        keep = task_of(pl_module).kept
         name = next((n for n in ("test", "val") if n in keep.held_out), None)
         if name is None:
             return
-        values = {NETWORK: keep.measure_network(trainer, pl_module, name)["error_percent"]}
+        values = {NETWORK: keep.measure_network(name)["error_percent"]}
         if keep.num_draws:
             means = keep.chain_means(name)
             labels = keep.held_out[name].examples[1]
             chains = keep.ensemble(name).mean[None] if means is None else means
             values[ENSEMBLE] = float(np.mean([_error(p, labels) for p in chains]))
-        pl_module.record(values)
+        record(trainer, values)
 
 
 def _error(probabilities: Tensor, labels: Tensor) -> float:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc import BatchStream, GaussianPrior, Sampler, Target
 from lightning_sgmcmc.samplers import Stacked
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 from tasks.experiments.loop import sample
 from tasks.logistic import mean_gradient
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from lightning_sgmcmc import HMC, SGFS, SGLD, BatchStream, GaussianPrior, Sampler, Target
 from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time
-from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.run.figures import new_figure
 from lightning_sgmcmc.samplers import Stacked
 from lightning_sgmcmc.samplers.sgfs import Variant
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 from tasks.data.mnist79 import sevens_and_nines
 from tasks.experiments.cell import Study
 from tasks.experiments.logistic_hmc import sample_hmc

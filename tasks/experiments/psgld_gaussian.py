@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from lightning_sgmcmc import PSGLD, SGHMC, SGLD, RMSProp, Sampler
-from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments import gaussians
 from tasks.experiments.cell import Study
 from tasks.experiments.gaussians import Linear, Make

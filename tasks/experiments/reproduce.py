@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lightning_sgmcmc import cli, results
+from lightning_sgmcmc.run import cli, results
 from tasks.data.download import DATA_ROOT
 from tasks.experiments.cell import Cell, Study
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_sgmcmc import SGFS
-from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.cell import Cell
 from tasks.experiments.repeats import mean_and_spread, repeated
 

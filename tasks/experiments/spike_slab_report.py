@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_sgmcmc.diagnostics import ess
-from lightning_sgmcmc.figures import new_figure
+from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.gibbs import gibbs
 from tasks.experiments.loop import Array
 from tasks.experiments.spike_slab_chains import THINNING, Chains, Data, Part

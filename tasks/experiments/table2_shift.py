@@ -10,7 +10,8 @@ import torch
 from scipy.stats import spearmanr
 
 import pde
-from lightning_sgmcmc.posterior import Posterior, load_posterior
+from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.posterior import Posterior
 from pde.kle import MEANS
 from pde.permeability import PRESSURE
 from pde.spe10 import SHAPE

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_sgmcmc import Sampler, Target
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 
 N = 40
 

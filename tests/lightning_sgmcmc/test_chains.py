@@ -29,10 +29,11 @@ from lightning_sgmcmc import (
     RMSProp,
     load_posterior,
 )
-from lightning_sgmcmc.batches import BatchStream
-from lightning_sgmcmc.burn_in import OptimizerBurnIn
-from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning, KeepDraws
-from lightning_sgmcmc.chains import ChainStack
+from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
+from lightning_sgmcmc.chain import BatchStream
+from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chain.stack import ChainStack
+from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.samplers import ChainsInTurn
 from tests.toy import NUM_FEATURES, Toy, ToyData, exact_posterior, trainer
 
@@ -70,8 +71,8 @@ def net(seed: int = 0) -> nn.Module:
         return nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
-def keeper(module: Toy) -> KeepDraws:
-    return KeepDraws.of(module.trainer)
+def keeper(module: Toy) -> KeptDraws:
+    return module.kept
 
 
 def weights(folder: Path, chain: int, step: int) -> dict[str, torch.Tensor]:
@@ -88,7 +89,9 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"burn_in": 6, "thinning": 14}
     module = Toy(make, net(), num_chains=K, starts="same", **settings)
     trainer(tmp_path / "all", 20).fit(module, datamodule=ToyData(sampling=sampling))
-    assert isinstance(module.sampler, ChainsInTurn) == name.startswith(("HASGLD", "SGHMC-LBFGS"))
+    assert isinstance(module.chain.sampler, ChainsInTurn) == name.startswith(
+        ("HASGLD", "SGHMC-LBFGS")
+    )
     means = keeper(module).chain_means("test")
     assert means is not None
     ends = []
@@ -103,7 +106,7 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
         torch.testing.assert_close(means[chain], own, rtol=2e-4, atol=2e-5)
         assert keeper(alone).chain_means("test") is None
         ends.append(expected["net.0.weight"])
-        assert alone.sampler.gradients == module.sampler.gradients
+        assert alone.sampler.gradients == module.chain.sampler.gradients
     assert not torch.allclose(ends[0], ends[1], atol=1e-2)
 
 
@@ -121,7 +124,7 @@ def test_starts_are_each_chains_own(tmp_path: Path) -> None:
         trainer(tmp_path / f"{seed}{starts}{np.random.default_rng().integers(1 << 40)}", 2).fit(
             module, datamodule=ToyData()
         )
-        return [module.chain_state(k) for k in range(K)]
+        return [module.chain.state(k) for k in range(K)]
 
     first, again, other = (states(seed, "reinitialise") for seed in (1, 1, 2))
     torch.testing.assert_close(first[0]["net.0.weight"], net()[0].weight, atol=1e-3, rtol=0)
@@ -201,7 +204,7 @@ def test_chains_sample_the_posterior(tmp_path: Path) -> None:
     run.fit(module, datamodule=ToyData(64, "full"))
     mean, covariance = exact_posterior()
     keep = keeper(module)
-    traces = keep.weight_traces(module, 3)[1]
+    traces = keep.weight_traces(3)[1]
     assert traces.shape == (40, 10, 3)
     spread = np.sqrt(np.diag(covariance))
     chain_means = traces.mean(1)
@@ -224,7 +227,7 @@ def test_pruned_chains_have_masks_of_their_own(tmp_path: Path) -> None:
     module = Toy(SAMPLERS["SGLD"], net(), num_chains=2, burn_in=12)
     pruning = GradualPruning(0.5, start=2, stop=10, every=4)
     trainer(tmp_path, 16, [pruning]).fit(module, datamodule=ToyData())
-    zeros = [module.chain_state(k)["net.0.weight"] == 0 for k in range(2)]
+    zeros = [module.chain.state(k)["net.0.weight"] == 0 for k in range(2)]
     assert [int(z.sum()) for z in zeros] == [6, 6]
     assert not torch.equal(*zeros)
 
@@ -268,10 +271,13 @@ def test_a_part_of_the_network_is_sampled(tmp_path: Path, num_chains: int) -> No
         pretrained=str(tmp_path / "net.pt"),
     )
     run = trainer(tmp_path / "run", 8)
-    assert module.sampled == ["net.2.weight", "net.2.bias"]  # asked before the weights are loaded
+    assert module.chain.sampled == [
+        "net.2.weight",
+        "net.2.bias",
+    ]  # asked before the weights are loaded
     run.fit(module, datamodule=ToyData())
-    assert list(module.chain_state(0)) == ["net.2.weight", "net.2.bias"]
-    assert module.sampler.num_parameters == 5
+    assert list(module.chain.state(0)) == ["net.2.weight", "net.2.bias"]
+    assert module.chain.sampler.num_parameters == 5
     assert torch.equal(module.net[0].weight, pretrained[0].weight)
     posterior = load_posterior(tmp_path / "run", Toy(net=net()))
     assert len(posterior) == 6 * num_chains
@@ -296,11 +302,11 @@ def test_chains_that_do_not_sample_the_target_say_so(tmp_path: Path, num_chains:
     make = partial(HASGLD, lr=1e-3, prior=PRIOR, paper_mode=True)
     module = Toy(make, net(), num_chains=num_chains, burn_in=2)
     trainer(tmp_path, 4).fit(module, datamodule=ToyData())
-    assert [note for note in module.notes() if "paper_mode" in note] != []
+    assert [note for note in module.chain.notes() if "paper_mode" in note] != []
 
 
 def test_results_name_the_chains(tmp_path: Path) -> None:
-    from lightning_sgmcmc import results
+    from lightning_sgmcmc.run import results
 
     module = Toy(SAMPLERS["HASGLD"], net(), num_chains=2, burn_in=4)
     run = trainer(tmp_path, 12)

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from safetensors.torch import save_file
 from lightning_sgmcmc import HASGLD, SGHMC, GaussianPrior, RMSProp
-from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning, KeepDraws
+from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
 
 folder, sampler, processes, sabotage = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -58,7 +58,7 @@ run = trainer(folder, 200, [ChainCheckpoint(70)], **extra)
 run.fit(module, datamodule=ToyData())
 rank = module.global_rank
 save_file({n: p.detach() for n, p in module.named_parameters()}, folder / f"rank{rank}.safetensors")
-keep = KeepDraws.of(run)
+keep = run.lightning_module.kept
 result = keep.ensemble("test")
 save_file({"mean": result.mean, "std": result.std}, folder / f"ensemble{rank}.safetensors")
 """

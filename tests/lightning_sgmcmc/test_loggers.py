@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import wandb
 
-from lightning_sgmcmc.loggers import CSVLog, wandb_has_key, wandb_logger
+from lightning_sgmcmc.run.loggers import CSVLog, wandb_has_key, wandb_logger
 
 
 @pytest.fixture

@@ -21,24 +21,25 @@ from lightning_sgmcmc import (
     BatchStream,
     GaussianPrior,
     RMSProp,
-    cli,
+    load_posterior,
 )
-from lightning_sgmcmc.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.callbacks import (
     ChainDivergedError,
     ChainGuard,
     GradualPruning,
     KeepDraws,
 )
-from lightning_sgmcmc.posterior import load_posterior
+from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.run import cli
 from lightning_sgmcmc.schedules import BlockDecay
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
 
 PRIOR = GaussianPrior(variance=4.0)
 
 
-def keeper(run: Any) -> KeepDraws:
-    return KeepDraws.of(run)
+def keeper(run: Any) -> KeptDraws:
+    return run.lightning_module.kept
 
 
 def test_module_steps_as_the_bare_sampler_does(tmp_path: Path) -> None:
@@ -79,10 +80,10 @@ def test_draws_are_of_the_exact_posterior(tmp_path: Path, sampler: Any) -> None:
     run = trainer(tmp_path, 2700, log_every_n_steps=1000)
     rows = []
 
-    class Collect(KeepDraws):
-        def _keep(self, trainer: Any, module: Any, step: int) -> None:
-            rows.append(module.net.weight.detach().numpy()[0].copy())
-            self.num_draws += 1
+    class Collect(L.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            if module.chain.draws.keeps(module.chain.steps):
+                rows.append(module.net.weight.detach().numpy()[0].copy())
 
     run.callbacks.append(Collect())
     run.fit(module, datamodule=ToyData(batch_size=NUM_DATA, sampling="full"))
@@ -101,7 +102,7 @@ def test_preconditioner_freezes_where_burn_in_ends(tmp_path: Path) -> None:
 
     class Watch(GradualPruning):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kw: Any) -> None:
-            seen.append(pl_module.sampler.preconditioner._square_avg[0].clone())
+            seen.append(pl_module.chain.sampler.preconditioner._square_avg[0].clone())
 
     trainer(tmp_path, 20, [Watch(0.0, 0, 1)]).fit(module, datamodule=ToyData())
     changes = [not torch.equal(a, b) for a, b in pairwise(seen)]
@@ -125,7 +126,7 @@ def test_auto_step_is_a_fraction_of_the_stability_limit(tmp_path: Path) -> None:
     x = toy_data()[0].double().numpy()
     hessian = x.T @ x / NUM_DATA / 0.25 + np.eye(NUM_FEATURES) / 4 / NUM_DATA
     limit = 2 / np.linalg.eigvalsh(hessian).max()
-    assert module.sampler.lr == pytest.approx(0.2 * limit, rel=0.02)
+    assert module.chain.sampler.lr == pytest.approx(0.2 * limit, rel=0.02)
 
 
 def test_auto_step_bounds_the_noise_of_minibatches(tmp_path: Path) -> None:
@@ -145,19 +146,20 @@ def test_auto_step_bounds_the_noise_of_minibatches(tmp_path: Path) -> None:
         )
         states = []
 
-        class Collect(KeepDraws):
-            def _keep(self, trainer: Any, module: Any, step: int) -> None:
-                states.append(module.chains.weights[0].detach()[:, 0].numpy().copy())
-                self.num_draws += 1
+        class Collect(L.Callback):
+            def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+                if module.chain.draws.keeps(module.chain.steps):
+                    states.append(module.chain.stack.weights[0].detach()[:, 0].numpy().copy())
 
-        run = trainer(tmp_path, 701, log_every_n_steps=1000)
+        folder = tmp_path / f"{bound}-{sampling}"
+        run = trainer(folder, 701, log_every_n_steps=1000)
         run.callbacks.append(Collect())
         run.fit(module, datamodule=ToyData(batch_size=2, sampling=sampling))
         mean, covariance = exact_posterior()
         deviations = np.concatenate(states[1:]) - mean
         assert len(states) == 4
         spread = np.einsum("ni,ij,nj->n", deviations, np.linalg.inv(covariance), deviations)
-        return spread.mean() / NUM_FEATURES - 1, module.stability
+        return spread.mean() / NUM_FEATURES - 1, module.adaptation.stability
 
     bounded, settled = excess(0.3)
     assert settled["gradient_noise"] == 0.3
@@ -185,10 +187,9 @@ def test_double_precision_is_that_of_a_double_network(tmp_path: Path) -> None:
         net = nn.Linear(NUM_FEATURES, 1, bias=False)
         sampler = partial(SGHMC, lr="auto", momentum=0.8, prior=PRIOR)
         module = kind(sampler, net.double() if kind is ByHand else net, burn_in=20, thinning=5)
-        keep = KeepDraws()
-        run = trainer(tmp_path / precision, 60, [keep], precision=precision)
+        run = trainer(tmp_path / precision, 60, precision=precision)
         run.fit(module, datamodule=ToyData())
-        ensemble = keep.ensemble("test")
+        ensemble = module.kept.ensemble("test")
         found.append((module.net.weight.detach(), ensemble.mean, ensemble.nll))
         assert module.net.weight.dtype == torch.float64
     for ours, by_hand in zip(*found, strict=True):
@@ -200,7 +201,7 @@ def test_auto_step_follows_its_schedule(tmp_path: Path) -> None:
         partial(SGLD, lr="auto", prior=PRIOR), burn_in=5, schedule=partial(BlockDecay, every=4)
     )
     trainer(tmp_path, 12).fit(module, datamodule=ToyData())
-    optimizer, scheduler = module.sampler, module.lr_schedulers()
+    optimizer, scheduler = module.chain.sampler, module.lr_schedulers()
     assert optimizer.lr == pytest.approx(scheduler.base_lrs[0] / 8)
 
 
@@ -248,7 +249,7 @@ def test_loaded_posterior_predicts_what_the_run_did(tmp_path: Path) -> None:
     # Draws weigh as their step sizes do.
     assert posterior.weights[0] > 3 * posterior.weights[-1]
     # The mean of the weights is the mean of the draws.
-    mean_weight = keeper(run).mean_weights(module)["net.weight"].float()
+    mean_weight = keeper(run).mean_weights()["net.weight"].float()
     torch.testing.assert_close(
         posterior.mean_weights()["net.weight"], mean_weight, rtol=1e-5, atol=1e-6
     )
@@ -440,6 +441,10 @@ def test_before_a_run_modes_are_the_users() -> None:
     assert module.train().net[1].training
 
 
-def test_a_trainer_that_met_no_module_keeps_no_draws() -> None:
-    with pytest.raises(LookupError, match="has not been given an SGMCMCModule"):
-        KeepDraws.of(L.Trainer(logger=False, enable_checkpointing=False))
+def test_before_a_run_nothing_is_kept() -> None:
+    with pytest.raises(AttributeError, match="kept"):
+        _ = Toy().kept
+    with pytest.raises(RuntimeError, match="built where training starts"):
+        _ = Toy().chain.sampler
+    with pytest.raises(TypeError, match="needs an SGMCMCModule, got LightningModule"):
+        KeepDraws().on_train_start(L.Trainer(logger=False), L.LightningModule())

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp
-from lightning_sgmcmc.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
+from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +99,6 @@ def test_resumed_chain_is_bit_equal(tmp_path: Path, name: str, every: int, kill:
 
 
 def test_resumed_run_reports_the_same_ensemble(tmp_path: Path) -> None:
-    from lightning_sgmcmc.callbacks import KeepDraws
 
     predictions = []
     for name, kill in (("whole", None), ("broken", 26)):
@@ -121,7 +120,7 @@ def test_resumed_run_reports_the_same_ensemble(tmp_path: Path) -> None:
             )
         else:
             run.fit(task, datamodule=ToyData())
-        keep = KeepDraws.of(run)
+        keep = run.lightning_module.kept
         predictions.append((keep.ensemble("test"), keep.num_draws, keep.history))
     assert predictions[0][1] == predictions[1][1] == 9
     assert torch.equal(predictions[0][0].mean, predictions[1][0].mean)

@@ -13,6 +13,7 @@ from lightning_sgmcmc import SGLD
 from lightning_sgmcmc.schedules import (
     BlockDecay,
     ConstantStep,
+    Cycle,
     CyclicalCosine,
     DrawSchedule,
     PolynomialDecay,
@@ -35,7 +36,7 @@ def sampler() -> SGLD:
         (lambda s: BlockDecay(s, 4, 0.5), lambda t: LR * 0.5 ** (t // 4)),
         (lambda s: PolynomialDecay(s, 10.0, 0.6), lambda t: LR * 10**0.6 * (10 + t) ** -0.6),
         (
-            lambda s: CyclicalCosine(s, 10, 0.01),
+            lambda s: CyclicalCosine(s, 10, floor=0.01),
             lambda t: max(0.01 * LR, LR / 2 * (1 + math.cos(math.pi * (t % 10) / 10))),
         ),
     ],
@@ -52,7 +53,7 @@ def test_step_sizes(make: Callable[[Any], Any], formula: Callable[[int], float])
 
 def test_cyclical_never_stops() -> None:
     chain = sampler()
-    scheduler = CyclicalCosine(chain, 1000, 0.02)
+    scheduler = CyclicalCosine(chain, 1000, floor=0.02)
     smallest = LR
     for _ in range(1000):
         chain.step()
@@ -102,6 +103,8 @@ def test_a_schedule_resumes() -> None:
         lambda s: PolynomialDecay(s, 1.0, -0.1),
         lambda s: CyclicalCosine(s, 0),
         lambda s: CyclicalCosine(s, 5, 0.0),
+        lambda s: CyclicalCosine(s, 5, 1.1),
+        lambda s: CyclicalCosine(s, 5, 0.5, 0.0),
         lambda s: WarmupCosine(s, 0),
         lambda s: WarmupCosine(s, 5, 1.0),
         lambda s: WarmupCosine(s, 5, 0.1, -1.0),
@@ -121,14 +124,14 @@ def test_draws_after_burn_in_by_thinning() -> None:
 
 def test_draws_in_the_end_of_a_cycle() -> None:
     """The kept states of a cycle of ten are those after its sixth to tenth steps."""
-    schedule = DrawSchedule(burn_in=20, cycle=10, sampling=0.5)
+    schedule = DrawSchedule(burn_in=20, cycle=Cycle(10, 0.5))
     assert [t for t in range(41) if schedule.keeps(t)] == [*range(26, 31), *range(36, 41)]
 
 
 @pytest.mark.parametrize("thinning", [1, 4])
-@pytest.mark.parametrize("cycle", [None, 7])
-def test_count_is_the_number_kept(cycle: int | None, thinning: int) -> None:
-    schedule = DrawSchedule(11, thinning, cycle, 0.4)
+@pytest.mark.parametrize("cycle", [None, Cycle(7, 0.4)])
+def test_count_is_the_number_kept(cycle: Cycle | None, thinning: int) -> None:
+    schedule = DrawSchedule(11, thinning, cycle)
     for steps in (0, 11, 12, 60, 101):
         assert schedule.count(steps) == sum(schedule.keeps(t) for t in range(1, steps + 1))
 
@@ -138,9 +141,7 @@ def test_count_is_the_number_kept(cycle: int | None, thinning: int) -> None:
     [
         ({"burn_in": -1}, "burn_in must not be negative, got -1"),
         ({"thinning": 0}, "thinning must be at least 1, got 0"),
-        ({"cycle": 0}, "cycle must be at least 1, got 0"),
-        ({"sampling": 0.0}, r"sampling must lie in \(0, 1\], got 0"),
-        ({"sampling": 1.1}, r"sampling must lie in \(0, 1\], got 1.1"),
+        ({"burn_in": 3, "optimizer_steps": 4}, "burn_in = 3 counts the optimizer's 4 steps"),
     ],
 )
 def test_draw_schedule_refuses(arguments: dict[str, Any], message: str) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, Sampler
+from lightning_sgmcmc.adaptation.stability import largest_eigenvalue
 from lightning_sgmcmc.flat import flatten, unflatten
-from lightning_sgmcmc.stability import largest_eigenvalue
 from tests.lightning_sgmcmc.problem import N, Problem
 
 PRIOR = GaussianPrior(0.5)

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from safetensors.torch import save_file
 from lightning_sgmcmc import SGHMC, GaussianPrior
-from lightning_sgmcmc.callbacks import ChainCheckpoint, KeepDraws
+from lightning_sgmcmc.callbacks import ChainCheckpoint
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
 
 folder, processes, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -38,9 +38,9 @@ run.fit(
     module, datamodule=ToyData(),
     ckpt_path=str(folder / "checkpoints" / "last.ckpt") if resume else None, weights_only=True,
 )
-keep = KeepDraws.of(run)
+keep = run.lightning_module.kept
 result = keep.ensemble("test")
-mean = keep.mean_weights(module)
+mean = keep.mean_weights()
 if run.is_global_zero:
     save_file({"mean": result.mean, "std": result.std, **mean}, folder / "result.safetensors")
 """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lightning_sgmcmc import cli
+from lightning_sgmcmc.run import cli
 from tasks.data.download import DATA_ROOT
 from tasks.experiments.cell import Cell
 

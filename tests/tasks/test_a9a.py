@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from lightning_sgmcmc import cli, load_posterior
+from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.run import cli
 from tasks.data import libsvm
 from tasks.data.download import digest
 from tasks.data.libsvm import A9AData

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_sgmcmc import cli
+from lightning_sgmcmc.run import cli
 from tasks.data import australian as source
 from tasks.data.australian import AustralianData, read_statlog
 from tasks.data.download import digest

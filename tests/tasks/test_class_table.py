@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_sgmcmc import cli
+from lightning_sgmcmc.run import cli
 from tasks.data.class_table import ClassTableData, read_rows
 
 ROOT = Path(__file__).resolve().parents[2]

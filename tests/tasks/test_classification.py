@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior, Sampler, cli
-from lightning_sgmcmc.callbacks import KeepDraws
-from lightning_sgmcmc.posterior import load_posterior
+from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior, Sampler, load_posterior
+from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.run import cli
 from tasks.classification import Classification
 from tasks.nets.mlp import MLP
 from tests.toy import trainer
@@ -70,14 +70,14 @@ class Task(Classification):
         super().__init__(MLP((hidden,), outputs=outputs), sampler, **chain)
 
 
-def fitted(folder: Path, **chain: Any) -> tuple[Task, KeepDraws]:
+def fitted(folder: Path, **chain: Any) -> tuple[Task, KeptDraws]:
     torch.manual_seed(0)
     settings: dict[str, Any] = {"burn_in": 300, "thinning": 10} | chain
     sampler = partial(PSGLD, lr=3e-3, prior=GaussianPrior(variance=1.0))
     module = Task(sampler, **settings)
     run = trainer(folder, 600, log_every_n_steps=100)
     run.fit(module, datamodule=Blobs())
-    return module, KeepDraws.of(run)
+    return module, run.lightning_module.kept
 
 
 def test_likelihood_and_prediction_by_hand() -> None:

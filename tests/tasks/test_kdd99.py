@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc import SGFS, SGLD, Target
 from lightning_sgmcmc.schedules import PolynomialDecay
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 from tasks.data.kddcup99 import FEATURES, SYMBOLS, KDDCup99Data
 from tasks.experiments import kdd99, reproduce
 from tasks.experiments.cell import Cell

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightning_sgmcmc import Target
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target import PerExample
 from tasks.experiments import kdd99_posterior as study
 from tasks.experiments.drbm_chains import FlatMachine, Machines, merged
 from tasks.nets.drbm import DiscriminativeRBM

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_sgmcmc import cli, load_posterior
+from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.baselines import Dropout
-from lightning_sgmcmc.chains import starts
+from lightning_sgmcmc.chain.stack import starts
 from lightning_sgmcmc.priors import FlatPrior
+from lightning_sgmcmc.run import cli
 from tasks.classification import Classification
 from tasks.data.mnist import MNISTData
 from tasks.experiments import nld

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_sgmcmc import cli
+from lightning_sgmcmc.run import cli
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments import table2
 from tasks.experiments.table2_references import references

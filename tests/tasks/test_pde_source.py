@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import pde
-from lightning_sgmcmc import cli
+from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.metrics import relative_l2_error
-from lightning_sgmcmc.posterior import load_posterior
+from lightning_sgmcmc.run import cli
 from tasks.data.pde_source import PDESourceData
 from tasks.nets.encoder_decoder import EncoderDecoder
 from tasks.pde_source import PDESource

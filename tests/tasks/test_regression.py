@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior, load_posterior
-from lightning_sgmcmc.callbacks import KeepDraws
 from lightning_sgmcmc.metrics import Prediction, gaussian_crps
 from tasks.regression import RegressionTask, output_profile
 from tests.toy import NUM_DATA, toy_data, trainer
@@ -89,7 +88,7 @@ def test_other_scales_are_not_sampled(noise: Any) -> None:
 def test_learned_scale_moves_with_the_chain(tmp_path: Path) -> None:
     module = Scaled(nn.Linear(3, 1), SAMPLER, noise="learned", burn_in=2, thinning=1, draw_budget=0)
     trainer(tmp_path, 5, limit_val_batches=0).fit(module, datamodule=CubedData())
-    assert any(p is module.log_noise for p in module.sampler.params)
+    assert any(p is module.log_noise for p in module.chain.sampler.params)
     assert module.sigma != 1.0
 
 
@@ -183,7 +182,7 @@ def test_bands_of_every_output_hold_what_they_should(
     module.noise_shape = lambda x: torch.ones(len(x), 1)  # type: ignore[method-assign]
     run = trainer(tmp_path, 1300, log_every_n_steps=100)
     run.fit(module, datamodule=Uneven())
-    keep = KeepDraws.of(run)
+    keep = run.lightning_module.kept
     found = module.metrics(keep.ensemble("test"), keep.held_out["test"].examples)
     spread = [found[f"coverage_90_output_{p}"] for p in ("p05", "p95")]
     if by_output:

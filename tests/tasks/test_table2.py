@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import pde
-from lightning_sgmcmc import cli, load_posterior
+from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.run import cli
 from pde.permeability import PRESSURE
 from tasks.experiments import table2, table2_shift
 from tasks.experiments.cell import Cell, Study

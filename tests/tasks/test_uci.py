@@ -16,7 +16,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from lightning_sgmcmc import SGHMC, GaussianPrior, cli, load_posterior
+from lightning_sgmcmc import SGHMC, GaussianPrior, load_posterior
+from lightning_sgmcmc.run import cli
 from tasks.data.table import read_table
 from tasks.data.uci import SETS, UCIData, standard_split
 from tasks.experiments import uci as experiment

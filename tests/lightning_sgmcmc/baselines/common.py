@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lightning_sgmcmc.callbacks import ChainCheckpoint, KeepDraws
+from lightning_sgmcmc.callbacks import ChainCheckpoint
+from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.samplers import Sampler, Stacked
 from tests.lightning_sgmcmc.problem import Problem
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
@@ -30,8 +31,8 @@ def net(seed: int = 0) -> nn.Sequential:
         return nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
-def keeper(module: Toy) -> KeepDraws:
-    return KeepDraws.of(module.trainer)
+def keeper(module: Toy) -> KeptDraws:
+    return module.kept
 
 
 def draw(folder: Path, chain: int, step: int) -> dict[str, Tensor]:

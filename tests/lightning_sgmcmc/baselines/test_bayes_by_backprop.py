@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc import GaussianPrior, ScaleMixturePrior
 from lightning_sgmcmc.baselines import BayesByBackprop
-from lightning_sgmcmc.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.flat import flatten
 from lightning_sgmcmc.samplers import ChainsInTurn
 from tests.lightning_sgmcmc.baselines.common import (
@@ -200,7 +200,7 @@ def test_q_starts_where_a_burn_in_optimizer_stopped(tmp_path: Path) -> None:
         burn_in_optimizer=OptimizerBurnIn(partial(torch.optim.Adam, lr=0.05), 20),
     )
     fit(module, tmp_path, 23)
-    mu = dict(zip(module.sampled, module.sampler.mu, strict=True))  # type: ignore[attr-defined]
+    mu = dict(zip(module.chain.sampled, module.chain.sampler.mu, strict=True))  # type: ignore[attr-defined]
     assert (mu["net.0.weight"] - net()[0].weight).abs().max() > 0.05
     for key, value in draws(tmp_path)["samples/chain0/step_23.safetensors"].items():
         torch.testing.assert_close(value, mu[key], rtol=0, atol=1e-5)
@@ -222,7 +222,7 @@ def test_a_run_resumes_to_the_bit(tmp_path: Path, make: Any, num_chains: int, fr
     whole = fit(module(), tmp_path / "whole", 24)
     fit(module(), tmp_path / "parts", 10, every=5)
     fit(module(), tmp_path / "parts", 24, resume=True)
-    assert isinstance(whole.sampler, ChainsInTurn) == (make is Custom)
+    assert isinstance(whole.chain.sampler, ChainsInTurn) == (make is Custom)
     assert len(draws(tmp_path / "whole")) == 4 * num_chains
     assert_same(draws(tmp_path / "whole"), draws(tmp_path / "parts"))
     assert keeper(whole).draw_weights.tolist() == [1.0] * 4
@@ -233,10 +233,10 @@ def test_a_run_says_what_its_draws_are(tmp_path: Path, freeze: bool, end: str) -
     sampler = partial(BayesByBackprop, lr=0.01, prior=PRIOR)
     module = Toy(sampler, net(), burn_in=2, freeze_preconditioner=freeze)
     fit(module, tmp_path, 4)
-    (note,) = module.notes()
+    (note,) = module.chain.notes()
     assert note.startswith("draws are of a variational approximation")
     assert note.endswith(end)
-    assert module.stability == {}
+    assert module.adaptation.stability == {}
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_sgmcmc import BatchStream, GaussianPrior, LaplacePrior
 from lightning_sgmcmc.baselines import Optimized
-from lightning_sgmcmc.chains import starts
+from lightning_sgmcmc.chain.stack import starts
 from lightning_sgmcmc.flat import flatten
 from lightning_sgmcmc.samplers import ChainsInTurn
 from tests.lightning_sgmcmc.baselines.common import (
@@ -151,7 +151,7 @@ def test_a_run_is_a_training_loop(tmp_path: Path, name: str) -> None:
     (found,) = draws(tmp_path).values()
     for key, exact in bare_loop(OPTIMIZERS[name], 0.02, 40).items():
         torch.testing.assert_close(found[key], exact, rtol=2e-5, atol=2e-6)
-    assert module.sampler.lr == 0  # and the draw counts all the same
+    assert module.chain.sampler.lr == 0  # and the draw counts all the same
     assert keeper(module).draw_weights.tolist() == [1.0]
 
 
@@ -165,9 +165,9 @@ def test_a_deep_ensemble_is_separate_runs(tmp_path: Path, name: str) -> None:
     """Three networks end where each ends when it is trained from its start, on its batches."""
     make = partial(Optimized, lr=0.02, optimizer=OPTIMIZERS[name], prior=PRIOR, seed=5)
     module = Toy(make, net(), burn_in=19, num_chains=3)
-    begins = starts(module, module.sampled, "reinitialise", 5, range(3), PRIOR)
+    begins = starts(module, module.chain.sampled, "reinitialise", 5, range(3), PRIOR)
     fit(module, tmp_path / "all", 20)
-    assert isinstance(module.sampler, ChainsInTurn) == (name == "custom")
+    assert isinstance(module.chain.sampler, ChainsInTurn) == (name == "custom")
     ends = []
     for k, begin in enumerate(begins):
         single = Toy(partial(make, chain=k), net(), burn_in=19)
@@ -205,7 +205,7 @@ def test_a_run_resumes_to_the_bit(tmp_path: Path, name: str, num_chains: int) ->
 
 @pytest.mark.parametrize("name", ["Adam", "custom"])
 def test_a_run_says_that_it_is_no_sample(tmp_path: Path, name: str) -> None:
-    from lightning_sgmcmc import results
+    from lightning_sgmcmc.run import results
 
     make = partial(Optimized, lr=0.02, optimizer=OPTIMIZERS[name], prior=PRIOR)
     module = Toy(make, net(), burn_in=5, num_chains=2)

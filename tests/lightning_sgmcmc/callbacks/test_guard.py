@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
 
+import lightning as L
 import pytest
 import torch
 
+from lightning_sgmcmc import SGLD
 from lightning_sgmcmc.callbacks import ChainDivergedError, ChainGuard
 from tests.toy import Toy
 
 
 def feed(losses: list[float]) -> ChainGuard:
-    guard, module = ChainGuard(), Toy(burn_in=1)
-    module.__class__ = type("At", (Toy,), {"current_lr": 0.1})
+    guard, module = ChainGuard(), Toy(partial(SGLD, lr=0.1), burn_in=1)
+    module.chain.build()
     for step, loss in enumerate(losses, 1):
-        module.last_loss = torch.tensor(loss)
-        trainer: Any = SimpleNamespace(global_step=step, world_size=1)
-        guard.on_train_batch_end(trainer, module)
+        module.chain.steps, module.chain.last_loss = step, torch.tensor(loss)
+        guard.on_train_batch_end(L.Trainer(logger=False), module)
     return guard
 
 

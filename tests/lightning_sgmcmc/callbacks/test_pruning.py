@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, GaussianPrior
-from lightning_sgmcmc.burn_in import OptimizerBurnIn
+from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, GaussianPrior, load_posterior
 from lightning_sgmcmc.callbacks import GradualPruning
-from lightning_sgmcmc.posterior import load_posterior
+from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
 
 PRIOR = GaussianPrior(variance=4.0)

@@ -209,7 +209,7 @@ def test_the_student_learns_from_the_state_just_reached(tmp_path: Path, monkeypa
     learn = Student.learn
 
     def watch(self: Student, batch: Any, probabilities: Tensor, num_data: int) -> Tensor:
-        states = [module.chain_state(k) for k in range(2)]
+        states = [module.chain.state(k) for k in range(2)]
         rows = [
             torch.softmax(functional.linear(batch[0], s["net.weight"], s["net.bias"]), -1)
             for s in states
@@ -234,7 +234,7 @@ def test_the_chain_is_the_same_without_a_student(tmp_path: Path) -> None:
         module = Classifier(burn_in=5)
         folder = tmp_path / str(len(callbacks))
         trainer(folder, 20, callbacks).fit(module, datamodule=Data())
-        states.append(module.chain_state(0))
+        states.append(module.chain.state(0))
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 

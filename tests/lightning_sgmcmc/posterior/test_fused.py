@@ -13,7 +13,7 @@ from scipy.special import expit, log_softmax, softmax
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lightning_sgmcmc.chains import ChainStack
+from lightning_sgmcmc.chain.stack import ChainStack
 from lightning_sgmcmc.kernels import VARIABLE
 from lightning_sgmcmc.posterior.fused import WIDEST, fused
 from tests.toy import NUM_FEATURES, Toy

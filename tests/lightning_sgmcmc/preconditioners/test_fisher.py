@@ -21,8 +21,7 @@ from lightning_sgmcmc import (
 )
 from lightning_sgmcmc.flat import flatten, unflatten
 from lightning_sgmcmc.preconditioners import Fisher, fisher_dense
-from lightning_sgmcmc.statistics import PerExample
-from lightning_sgmcmc.target import Target
+from lightning_sgmcmc.target import PerExample, Target
 from tests.harness import assert_normal
 from tests.lightning_sgmcmc.problem import N, Problem
 

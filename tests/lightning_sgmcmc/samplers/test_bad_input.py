@@ -78,7 +78,9 @@ def measured_step(tmp_path: Path, lr: float) -> None:
     net = nn.Linear(NUM_FEATURES, 1, bias=False)
     module = Toy(partial(SGLD, lr=lr, prior=GaussianPrior(4.0)), net, burn_in=3)
     trainer(tmp_path, 5).fit(module, datamodule=ToyData(64, "full"))
-    assert module.stability["largest_stable_lr"] == pytest.approx(exact_limit(), rel=0.02)
+    assert module.adaptation.stability["largest_stable_lr"] == pytest.approx(
+        exact_limit(), rel=0.02
+    )
 
 
 def exact_limit() -> float:
@@ -100,5 +102,5 @@ def test_an_automatic_step_states_its_bias(tmp_path: Path) -> None:
     """A tenth of the limit inflates the stiffest variance by 1/9: P = 1 / (a (1 - f))."""
     module = Toy(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)), burn_in=3, step_fraction=0.1)
     trainer(tmp_path, 5).fit(module, datamodule=ToyData(64, "full"))
-    assert module.sampler.lr == pytest.approx(0.1 * exact_limit(), rel=0.02)
-    assert module.stability["variance_bias"] == pytest.approx(1 / 9, rel=1e-6)
+    assert module.chain.sampler.lr == pytest.approx(0.1 * exact_limit(), rel=0.02)
+    assert module.adaptation.stability["variance_bias"] == pytest.approx(1 / 9, rel=1e-6)

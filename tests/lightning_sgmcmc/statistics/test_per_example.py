@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
-from lightning_sgmcmc.statistics import PerExample
-from lightning_sgmcmc.statistics import per_example as implementation
+from lightning_sgmcmc.target import PerExample
+from lightning_sgmcmc.target import per_example as implementation
 
 B, CLASSES = 6, 3
 

@@ -1,4 +1,4 @@
-"""A finished run as a posterior: the network and its draws, ready to predict."""
+"""Draws of a posterior: the network with each of them, ready to predict."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import copy
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.chain import Task
+from lightning_sgmcmc.chain.selection import mismatched
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore, save_tensors
 from lightning_sgmcmc.posterior.predict import MEMORY, Load, ensemble, evaluate, num_examples
-from lightning_sgmcmc.selection import mismatched
-
-if TYPE_CHECKING:
-    from lightning_sgmcmc.module import SGMCMCModule
 
 
 class Posterior:
@@ -34,7 +32,7 @@ class Posterior:
         ValueError: If there is no draw, or the draws do not fit the module.
     """
 
-    def __init__(self, module: SGMCMCModule, stores: Sequence[DrawStore]) -> None:
+    def __init__(self, module: Task, stores: Sequence[DrawStore]) -> None:
         self.module = module.eval()
         self.stores = list(stores)
         self._draws: list[tuple[DrawStore, Draw]] = [(s, d) for s in stores for d in s.draws]
@@ -65,7 +63,7 @@ class Posterior:
         weights = torch.tensor([draw.weight for _, draw in self._draws], dtype=torch.float64)
         return weights / weights.sum()
 
-    def __iter__(self) -> Iterator[SGMCMCModule]:
+    def __iter__(self) -> Iterator[Task]:
         """Yield the module with each draw's weights in turn."""
         for store, draw in self._draws:
             self.module.load_state_dict(store.load(draw), strict=False)
@@ -148,7 +146,7 @@ class Posterior:
                 mean[name] = mean[name] + part if name in mean else part
         return {name: tensor.float() for name, tensor in mean.items()}
 
-    def mean_network(self) -> SGMCMCModule:
+    def mean_network(self) -> Task:
         """Return a copy of the module whose weights are the posterior mean."""
         module = copy.deepcopy(self.module)
         module.load_state_dict(self.mean_weights(), strict=False)
@@ -160,27 +158,3 @@ class Posterior:
         It needs nothing of this package: ``net.load_state_dict(load_file(path))``.
         """
         save_tensors(Path(path), self.mean_network().net.state_dict())
-
-
-def load_posterior(run_folder: str | Path, module: SGMCMCModule | None = None) -> Posterior:
-    """Open a run's draws.
-
-    Args:
-        run_folder: The folder that the run printed last.
-        module: The module that was sampled; None builds it from the run's ``config.yaml``.
-
-    Raises:
-        FileNotFoundError: If the folder holds no draws, or no config when one is needed.
-        ValueError: If the draws do not fit the module.
-    """
-    folder = Path(run_folder)
-    chains = sorted(
-        int(path.name.removeprefix("chain")) for path in (folder / "samples").glob("chain*")
-    )
-    if not chains:
-        raise FileNotFoundError(f"{folder} holds no samples/chain<c> folder: no draw was kept")
-    if module is None:
-        from lightning_sgmcmc.cli import module_from_config
-
-        module = module_from_config(folder / "config.yaml")
-    return Posterior(module, [DrawStore.open(folder / "samples", chain) for chain in chains])

@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch import callbacks as lightning_callbacks
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from lightning_sgmcmc.batches import BatchStream
+from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.samplers import Sampler
 from lightning_sgmcmc.schedules import DrawSchedule
-from lightning_sgmcmc.statistics.fallback import mixing_layers
-
-_OVERWRITING = tuple(
-    getattr(lightning_callbacks, name)
-    for name in ("StochasticWeightAveraging", "WeightAveraging", "EMAWeightAveraging")
-    if hasattr(lightning_callbacks, name)
-)
-
-
-def refuse_biasing_settings(
-    precision: Any, gradient_clip_val: Any, accumulate_grad_batches: int, callbacks: Iterable[Any]
-) -> None:
-    """Raise ValueError for Trainer settings under which the draws are not of the target."""
-    if str(precision) in ("16-mixed", "16"):
-        raise ValueError(
-            'precision "16-mixed" skips steps when a gradient overflows, which biases a chain: '
-            'use "32-true" or "bf16-mixed"'
-        )
-    if gradient_clip_val:
-        raise ValueError(
-            "gradient_clip_val changes the drift and so the target of a chain: remove it, and "
-            "lower lr if the chain diverges"
-        )
-    if accumulate_grad_batches != 1:
-        raise ValueError("accumulate_grad_batches does not apply to a chain: raise batch_size")
-    for callback in callbacks:
-        if isinstance(callback, _OVERWRITING):
-            raise ValueError(
-                f"{type(callback).__name__} overwrites the weights of a chain: remove it, the "
-                "posterior ensemble averages already"
-            )
-
-
-def refuse_biasing_trainer(trainer: L.Trainer) -> None:
-    """Raise ValueError for a Trainer under which the draws are not of the target."""
-    refuse_biasing_settings(
-        trainer.precision,
-        trainer.gradient_clip_val,
-        trainer.accumulate_grad_batches,
-        trainer.callbacks,  # type: ignore[attr-defined]
-    )
+from lightning_sgmcmc.target.vmapped_gradients import mixing_layers
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lightning_sgmcmc.flat import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import FlatPrior, Prior
-from lightning_sgmcmc.statistics import PerExample
+from lightning_sgmcmc.target.per_example import PerExample
 
 Batch = Any
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from lightning_sgmcmc.diagnostics.mixing import Array
 from lightning_sgmcmc.posterior.draws import DrawStore
-from lightning_sgmcmc.posterior.load import Posterior
+from lightning_sgmcmc.posterior.posterior import Posterior
 
 
 def to_arviz(

@@ -12,17 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_sgmcmc.callbacks.draws import KeepDraws
+from lightning_sgmcmc.adaptation import minibatch_noise
+from lightning_sgmcmc.chain import Chain, Task
 from lightning_sgmcmc.diagnostics import alarms, configurational_temperature, summarise
-from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
-from lightning_sgmcmc.step_size import minibatch_noise
-from lightning_sgmcmc.strategies import replicas
 
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "lightning-sgmcmc")
 
@@ -35,7 +32,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     commit = subprocess.run(
         ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True,
@@ -62,61 +59,61 @@ def _cpu_name() -> str:
     return f"cpu ({platform.processor() or platform.machine()})"
 
 
-def measure(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> dict[str, Any]:
+def measure(task: Task) -> dict[str, Any]:
     """Return the metrics of ensemble, posterior mean, last draws and end of burn-in.
 
     They are of the test set if the run has one, of the validation set otherwise; the ensemble's
     and the burn-in's on the validation set stand beside.
     """
-    if not keep.held_out or not keep.num_draws:
+    kept = task.kept
+    if not kept.held_out or not kept.num_draws:
         return {}
-    name = "test" if "test" in keep.held_out else "val"
-    module_metrics = {
-        "ensemble": module.metrics(keep.ensemble(name), keep.held_out[name].examples),
-        "last": keep.measure_network(trainer, module, name),
+    name = "test" if "test" in kept.held_out else "val"
+    found = {
+        "ensemble": task.metrics(kept.ensemble(name), kept.held_out[name].examples),
+        "last": kept.measure_network(name),
     }
-    module_metrics["posterior_mean"] = keep.measure_mean(trainer, module, name)
-    if name in keep.reference:
-        module_metrics["burn_in"] = keep.reference[name]
-    if name != "val" and "val" in keep.held_out:
-        module_metrics["ensemble_val"] = module.metrics(
-            keep.ensemble("val"), keep.held_out["val"].examples
-        )
-        if "val" in keep.reference:
-            module_metrics["burn_in_val"] = keep.reference["val"]
-    return module_metrics
+    found["posterior_mean"] = kept.measure_mean(name)
+    if name in kept.reference:
+        found["burn_in"] = kept.reference[name]
+    if name != "val" and "val" in kept.held_out:
+        found["ensemble_val"] = task.metrics(kept.ensemble("val"), kept.held_out["val"].examples)
+        if "val" in kept.reference:
+            found["burn_in_val"] = kept.reference["val"]
+    return found
 
 
-def diagnostics(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> dict[str, Any]:
+def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
     """Return what tells whether the draws are a sample of the stated target, with alarms."""
-    sampler = module.sampler
+    chain, kept = task.chain, task.kept
+    sampler = chain.sampler
     result: dict[str, Any] = {
-        "minibatches": module.stream.sampling if module.stream is not None else "dataloader",
+        "minibatches": chain.stream.sampling if chain.stream is not None else "dataloader",
         "step_size": sampler.lr,
-        "stability": module.stability,
-        "notes": module.notes(),
+        "stability": stability,
+        "notes": chain.notes(),
         "alarms": [],
     }
     verdict: dict[str, Any] = {"temperature": sampler.temperature}
-    kinetic = [row["kinetic_temperature"] for row in keep.history if "kinetic_temperature" in row]
+    kinetic = [row["kinetic_temperature"] for row in kept.history if "kinetic_temperature" in row]
     if kinetic:
         verdict["kinetic_temperature"] = float(np.mean(kinetic))
         result["kinetic_temperature"] = verdict["kinetic_temperature"]
-    if not keep.num_draws:
+    if not kept.num_draws:
         return result
     traces = {
-        kind: _joined(trainer, keep.probes.trace(kind))
+        kind: _joined(chain, kept.probes.trace(kind))
         for kind in ("weights", "forces", "predictions")
     }
     if traces["forces"].size and sampler.temperature:
         measured = configurational_temperature(
-            traces["weights"], traces["forces"], keep.probes.layers
+            traces["weights"], traces["forces"], kept.probes.layers
         )
         verdict["configurational"] = measured
         result["configurational_temperature"] = asdict(measured.total) | {
             "layers": {name: layer.value for name, layer in measured.layers.items()}
         }
-    noise = minibatch_noise(module, sampler.lr)
+    noise = minibatch_noise(chain, sampler.lr)
     if noise is not None:
         result["gradient_noise"] = {
             "ratio": noise.total.ratio,
@@ -128,31 +125,38 @@ def diagnostics(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> di
     result["mixing"] = summarise(
         traces["weights"],
         traces["predictions"] if traces["predictions"].size else None,
-        keep.draw_weights,
+        kept.draw_weights,
     )
     result["alarms"] = alarms(result["mixing"], **verdict)
     return result
 
 
-def _joined(trainer: L.Trainer, traces: NDArray[np.float64]) -> NDArray[np.float64]:
+def _joined(chain: Chain, traces: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return traces [K, ...] with the chains of all processes."""
-    if replicas(trainer).data_parallel:
+    if chain.processes.data_parallel:
         return traces
-    gathered = trainer.strategy.all_gather(
-        torch.from_numpy(traces).to(trainer.strategy.root_device)
-    )
-    return gathered.flatten(0, 1).cpu().numpy()
+    own = torch.from_numpy(traces).to(chain.device)
+    return chain.processes.gather(own).flatten(0, 1).cpu().numpy()
 
 
 def build(
-    trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws, task: str, wall_seconds: float
+    task: Task, stability: dict[str, float], name: str, wall_seconds: float
 ) -> dict[str, Any]:
-    """Return the content of ``results.json``."""
-    sampler = module.sampler
+    """Return the content of ``results.json``.
+
+    Args:
+        task: The task, whose chain has ended.
+        stability: Where the step size stands: see
+            :class:`~lightning_sgmcmc.adaptation.Adaptation`.
+        name: Of the task.
+        wall_seconds: Duration of the run.
+    """
+    chain, kept = task.chain, task.kept
+    sampler = chain.sampler
     return {
         "schema": 1,
-        "provenance": provenance(module.device),
-        "task": task,
+        "provenance": provenance(chain.device),
+        "task": name,
         "sampler": {
             "name": sampler.name,
             "preconditioner": repr(sampler.preconditioner),
@@ -163,15 +167,14 @@ def build(
         "temperature": sampler.temperature,
         "num_data": sampler.num_data,
         "num_parameters": sampler.num_parameters,
-        "num_chains": module.num_chains
-        * (1 if replicas(trainer).data_parallel else trainer.world_size),
-        "num_draws": keep.num_draws,
-        "num_gradients": module.num_gradients,
+        "num_chains": chain.processes.all_chains(chain.num_chains),
+        "num_draws": kept.num_draws,
+        "num_gradients": chain.num_gradients,
         "wall_seconds": wall_seconds,
-        "metrics": measure(trainer, module, keep),
-        "diagnostics": diagnostics(trainer, module, keep),
-        "task_details": module.describe(),
-        "paper": module.paper(),
+        "metrics": measure(task),
+        "diagnostics": diagnostics(task, stability),
+        "task_details": task.describe(kept),
+        "paper": task.paper(),
     }
 
 

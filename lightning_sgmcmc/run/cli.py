@@ -9,33 +9,31 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonargparse
 import lightning as L
 import numpy as np
-import torch
-import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_sgmcmc import checks, results
 from lightning_sgmcmc.callbacks import (
     ChainCheckpoint,
     ChainDivergedError,
     ChainProgress,
-    KeepDraws,
     ReplicasDifferError,
 )
-from lightning_sgmcmc.complaints import reason
-from lightning_sgmcmc.figures import draw_all
-from lightning_sgmcmc.loggers import CSVLog, wandb_logger
+from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
+from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
+from lightning_sgmcmc.run import results
+from lightning_sgmcmc.run.figures import draw_all
+from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
+from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.samplers import NonFiniteGradientError
 
 _FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"
@@ -206,18 +204,18 @@ class ChainCLI(LightningCLI):
 
     def _check_trainer(self, config: dict[str, Any]) -> None:
         """Refuse settings under which a chain is biased, before anything is written."""
-        checks.refuse_biasing_settings(
+        refuse_biasing_settings(
             config.get("precision"),
             config.get("gradient_clip_val"),
             config.get("accumulate_grad_batches") or 1,
             config.get("callbacks") or [],
         )
-        checks.check_length(config.get("max_steps", -1), self.model.draw_schedule)
+        checks.check_length(config.get("max_steps", -1), self.model.chain.draws)
         self.model.select()
         for callback in config.get("callbacks") or []:
             check = getattr(callback, "check", None)
             if check is not None:
-                check(self.model)
+                check(self.model.chain)
 
     @rank_zero_only
     def write_config(self) -> None:
@@ -290,8 +288,7 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
 def finish(cli: ChainCLI, seconds: float) -> None:
     """Write results and figures, send them to the loggers and print the table."""
     trainer, module, folder = cli.trainer, cli.model, cli.folder
-    keep = KeepDraws.of(trainer)
-    content = results.build(trainer, module, keep, cli.config.name, seconds)
+    content = results.build(module, module.adaptation.stability, cli.config.name, seconds)
     if not trainer.is_global_zero:
         return
     for logger in trainer.loggers:
@@ -299,14 +296,14 @@ def finish(cli: ChainCLI, seconds: float) -> None:
     results.write(folder, content)
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
-    for name, figure in draw_all(folder, keep, module).items():
+    for name, figure in draw_all(folder, module).items():
         figure.savefig(figures / f"{name}.png", dpi=130)
     _send(trainer, content, figures)
     rows = module.summary(content) if content["metrics"] else []
     chains = content["num_chains"]
     of_each = f" of each of {chains} chains" if chains > 1 else ""
     rows.append(("draws kept", f"{content['num_draws']}{of_each}"))
-    rows += _diagnostic_rows(content["diagnostics"], module.sampler.temperature)
+    rows += _diagnostic_rows(content["diagnostics"], module.chain.sampler.temperature)
     rows.append(("time", f"{seconds / 60:.1f} min"))
     width = max(len(name) for name, _ in rows)
     print()
@@ -407,31 +404,3 @@ def _quiet() -> None:
         ".*Checkpoint directory .* exists and is not empty.*",
     ):
         warnings.filterwarnings("ignore", pattern)
-
-
-def module_from_config(path: Path) -> SGMCMCModule:
-    """Build the module that a run's ``config.yaml`` names, with fresh weights.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it names a class that cannot be imported, or does not fit the class.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: give the module to load_posterior yourself")
-    model = yaml.safe_load(path.read_text())["model"]
-    try:
-        import_module(model["class_path"].rpartition(".")[0])
-    except ImportError as error:
-        raise ValueError(
-            f"{path} names {model['class_path']}, which cannot be imported ({error}): put its "
-            "folder on PYTHONPATH, or give the module to load_posterior yourself"
-        ) from error
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(SGMCMCModule, "model")
-    try:
-        with torch.random.fork_rng(devices=[]):
-            module = parser.instantiate_classes(parser.parse_object({"model": model})).model
-    except jsonargparse.ArgumentError as error:
-        raise ValueError(f"{path}: {reason(str(error), error)}") from error
-    assert isinstance(module, SGMCMCModule)
-    return module

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_sgmcmc.callbacks.draws import KeepDraws
-from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.chain import Task
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -39,7 +37,7 @@ def read_columns(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return columns
 
 
-def learning_curve(path: Path, module: SGMCMCModule) -> Figure:
+def learning_curve(path: Path, burn_in: int) -> Figure:
     """Draw the loss and the step size along the run, with burn-in marked."""
     columns = read_columns(path)
     figure = new_figure(7.5, 5)
@@ -61,14 +59,15 @@ def learning_curve(path: Path, module: SGMCMCModule) -> Figure:
     lower.set_ylabel("step size")
     lower.set_xlabel("step")
     for axes in (upper, lower):
-        _mark_burn_in(axes, module)
+        axes.axvline(burn_in, color="0.3", ls=":", lw=1, label="end of burn-in")
     upper.legend(loc="upper right")
     return figure
 
 
-def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
+def trace(task: Task) -> Figure:
     """Draw what each draw was: its loss, its temperature, and a few of its weights."""
-    history = keep.history
+    kept = task.kept
+    history = kept.history
     steps = np.array([row["step"] for row in history])
     panels: list[tuple[str, dict[str, np.ndarray]]] = [
         ("minibatch\nmean NLL", {"": np.array([row["train/nll"] for row in history])})
@@ -76,10 +75,10 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
     if all("kinetic_temperature" in row for row in history):
         values = np.array([row["kinetic_temperature"] for row in history])
         panels.append(("kinetic\ntemperature", {"": values}))
-    traces = keep.probes.trace("weights")
+    traces = kept.probes.trace("weights")
     if traces.shape[1] > 1:
         chosen = np.unique(np.linspace(0, traces.shape[2] - 1, 3).astype(int))
-        names = [keep.probes.names[i] for i in chosen]
+        names = [kept.probes.names[i] for i in chosen]
         weights = traces[0][:, chosen]  # of the first chain
         spread = np.maximum(weights.std(0), np.finfo(float).tiny)
         standard = (weights - weights.mean(0)) / spread
@@ -97,21 +96,17 @@ def trace(keep: KeepDraws, module: SGMCMCModule) -> Figure:
             axes.plot(x, values, ".-", lw=0.8, ms=3, color=str(0.25 * shade), label=name or None)
         axes.set_ylabel(label)
         if "temperature" in label:
-            axes.axhline(module.sampler.temperature, color="0.5", ls=":")
+            axes.axhline(task.chain.sampler.temperature, color="0.5", ls=":")
         if len(curves) > 1:
             axes.legend(fontsize="small", loc="upper right")
     axes.set_xlabel("step")
     return figure
 
 
-def draw_all(folder: Path, keep: KeepDraws, module: SGMCMCModule) -> Mapping[str, Figure]:
+def draw_all(folder: Path, task: Task) -> Mapping[str, Figure]:
     """Return the learning curve, the trace and the task's own figures."""
-    figures = {"learning_curve": learning_curve(folder / "metrics.csv", module)}
-    if keep.history:
-        figures["trace"] = trace(keep, module)
-        figures |= module.figures(keep)
+    figures = {"learning_curve": learning_curve(folder / "metrics.csv", task.chain.draws.burn_in)}
+    if task.kept.history:
+        figures["trace"] = trace(task)
+        figures |= task.figures(task.kept)
     return figures
-
-
-def _mark_burn_in(axes: Axes, module: SGMCMCModule) -> None:
-    axes.axvline(module.draw_schedule.burn_in, color="0.3", ls=":", lw=1, label="end of burn-in")

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.flat import inner
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch, Target
+
+# Minibatches that their noise is measured from.
+_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,29 @@ def _norms(vectors: list[Tensor], preconditioner: Preconditioner, lead: int) -> 
     """Return v' (C v) over each tensor, the mean over chains."""
     products = preconditioner.apply_([v.clone() for v in vectors])
     return [float(inner([v], [p], lead).mean()) for v, p in zip(vectors, products, strict=True)]
+
+
+def minibatch_noise(chain: Chain, lr: float) -> GradientNoise | None:
+    """Measure the minibatches' part in the temperature at a chain's weights.
+
+    Args:
+        chain: The chain, bound to its data.
+        lr: Step size on the mean loss.
+
+    Returns:
+        None where gradients are of all the data, nothing is sampled (T = 0), or the minibatches are
+        not those of a :class:`~lightning_sgmcmc.BatchStream`.
+    """
+    sampler, stream, target = chain.sampler, chain.stream, chain.target
+    if stream is None or target is None or stream.sampling == "full" or not sampler.temperature:
+        return None
+    return gradient_noise(
+        target,
+        [stream.at(step) for step in range(chain.steps, chain.steps + _BATCHES)],
+        sampler.preconditioner,
+        lr,
+        temperature=sampler.temperature,
+        momentum=getattr(sampler, "momentum", 0.0),
+        masks=sampler.masks,
+        names=chain.sampled,
+    )

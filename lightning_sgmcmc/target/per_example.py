@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_sgmcmc.statistics.fallback import (
+from lightning_sgmcmc.target.layers import LayerPass, accumulate_outer_
+from lightning_sgmcmc.target.taps import Records, tapped
+from lightning_sgmcmc.target.vmapped_gradients import (
     Examples,
     SingleExamples,
     mixing_layers,
     refused,
     same,
 )
-from lightning_sgmcmc.statistics.layers import LayerPass, accumulate_outer_
-from lightning_sgmcmc.statistics.taps import Records, tapped
 
 # Largest number of per-example gradient entries held at once.
 _CHUNK = 2**22

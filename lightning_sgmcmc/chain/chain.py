@@ -1,0 +1,413 @@
+"""One chain, or K chains that run as one computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_sgmcmc.chain import checks
+from lightning_sgmcmc.chain.batches import BatchStream
+from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
+from lightning_sgmcmc.chain.stack import ChainStack, holding
+from lightning_sgmcmc.chain.starts import Starts, starts
+from lightning_sgmcmc.chain.task import Task
+from lightning_sgmcmc.samplers import ChainsInTurn, Sampler, Stacked
+from lightning_sgmcmc.schedules import ConstantStep, DrawSchedule
+from lightning_sgmcmc.strategies import Processes
+from lightning_sgmcmc.target import Batch, PerExample, Target
+
+MakeSampler = Callable[[Iterable[Any]], Sampler]
+
+
+class Chain:
+    """The state of one chain, or of K: weights, sampler, minibatches, target, schedule.
+
+    It knows its task, and nothing of a Trainer, of files or of reports. A step is: minibatch ->
+    mean of ``task.nll`` -> backward -> ``sampler.step(closure)`` -> scheduler step:
+
+        chain = Chain(task, partial(PSGLD, lr=1e-3), DrawSchedule(burn_in=100))
+        chain.select(); chain.place(); chain.build(); chain.bind(BatchStream(tensors, 100))
+        for _ in range(1000):
+            chain.advance(chain.minibatch())
+
+    Args:
+        task: The likelihood; its parameters are the weights.
+        make_sampler: Called with the parameters, returns a sampler.
+        draws: Which states are draws.
+        make_schedule: Called with the sampler, returns the scheduler of its step size.
+        burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
+        num_chains: K.
+        starts: Where the other chains start than the first: see
+            :func:`~lightning_sgmcmc.chain.starts`. By default anew as the network was initialised,
+            and alike where weights are ``pretrained``.
+        sample: Shell patterns of the names of the weights to sample; None samples all.
+        pretrained: File whose weights the network starts from.
+        num_data: N; None takes the length of the training set.
+        freezes: Whether C is frozen where burn-in ends.
+
+    Attributes:
+        steps: Steps taken, the optimizer's included.
+        last_loss: Mean loss of the last minibatch, [] or [K].
+        draw_weight: Weight in averages of the state that the last step made.
+        stream: The minibatch stream; None where a loader of another kind is used.
+        target: The potential; None before :meth:`bind`.
+        processes: The processes that run chains together.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        make_sampler: MakeSampler,
+        draws: DrawSchedule,
+        make_schedule: Callable[[Optimizer], LRScheduler] = ConstantStep,
+        *,
+        burn_in_optimizer: OptimizerBurnIn | None = None,
+        num_chains: int = 1,
+        starts: Starts | None = None,
+        sample: Sequence[str] | None = None,
+        pretrained: str | None = None,
+        num_data: int | None = None,
+        freezes: bool = True,
+    ) -> None:
+        self.task, self.draws, self.freezes = task, draws, freezes
+        self.num_chains, self._num_data = num_chains, num_data
+        self._make_sampler, self._make_schedule = make_sampler, make_schedule
+        self._burn_in_optimizer = burn_in_optimizer
+        self._starts: Starts = starts or ("same" if pretrained else "reinitialise")
+        self._sample, self._pretrained = sample, pretrained
+        self.stack: ChainStack | None = None
+        self.stream: BatchStream | None = None
+        self.target: Target | None = None
+        self.processes = Processes()
+        self.steps = 0
+        self.last_loss = torch.zeros(())
+        self.draw_weight = 1.0
+        self._sampler: Sampler | None = None
+        self._optimizers: list[Optimizer] = []
+        self._schedulers: list[LRScheduler] = []
+        self._selected: list[str] | None = None
+        self._prepared = self._one_network = False
+
+    # Before the first step.
+
+    def select(self) -> None:
+        """Load pretrained weights and choose which are sampled; once, before any work.
+
+        Raises:
+            ValueError: If a file or a name does not fit the task, or a layer normalises by the
+                statistics of a minibatch.
+        """
+        checks.refuse_batch_statistics(self.task)
+        if self._prepared:
+            return
+        self._prepared = True
+        chosen = set(self.sampled)
+        if self._pretrained is not None:
+            load_pretrained(self.task, self._pretrained)
+        for name, parameter in self.task.named_parameters():
+            parameter.requires_grad_(name in chosen)
+
+    def place(self, processes: Processes | None = None) -> None:
+        """Put every chain of this process where it starts, stacked if there are several."""
+        self.processes = processes or Processes()
+        before = self.processes.chains_before(self.num_chains)
+        if self.stack is not None or (self.num_chains == 1 and not before):
+            return
+        probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
+        first = probe.chain + before
+        numbers = range(first, first + self.num_chains)
+        drawn = starts(self.task, self.sampled, self._starts, probe.seed, numbers, probe.prior)
+        own = dict(self.task.named_parameters())
+        if self.num_chains == 1:
+            with torch.no_grad():
+                for name in self.sampled:
+                    own[name].copy_(drawn[0][name])
+            return
+        for name in self.sampled:
+            own[name].requires_grad_(False)
+        self.stack = ChainStack(self.task, drawn).to(own[self.sampled[0]].device)
+
+    def build(self) -> tuple[list[Optimizer], list[LRScheduler]]:
+        """Build the sampler and, if there is one, the burn-in optimizer, each with its schedule."""
+        self._sampler = sampler = self._build_sampler()
+        sampler.set_first_chain(sampler.chain + self.processes.chains_before(self.num_chains))
+        self._optimizers, self._schedulers = [sampler], [self._make_schedule(sampler)]
+        if self._burn_in_optimizer is not None:
+            optimizer, scheduler = self._burn_in_optimizer.build(sampler.params)
+            self._optimizers.append(optimizer)
+            self._schedulers.append(scheduler)
+        return self._optimizers, self._schedulers
+
+    def _build_sampler(self) -> Sampler:
+        if self.stack is None:
+            own = dict(self.task.named_parameters())
+            return self._make_sampler([(name, own[name]) for name in self.sampled])
+        named = list(zip(self.stack.names, self.stack.weights, strict=True))
+        alone = self._make_sampler([(n, nn.Parameter(p.detach()[0])) for n, p in named])
+        if alone.unstackable is None:
+            return self._make_sampler(Stacked(named))
+        rank_zero_info(f"Note: the {self.num_chains} chains run in turn: {alone.unstackable}")
+        return ChainsInTurn(self._make_sampler, named)
+
+    def bind(self, loader: Any) -> None:
+        """Give the sampler N and its target, and a minibatch stream the chains' seeds and shards.
+
+        Args:
+            loader: A :class:`BatchStream`, or a loader of another kind.
+
+        Raises:
+            ValueError: If N is unknown, or the sampler's law does not hold under these minibatches.
+        """
+        sampler, processes = self.sampler, self.processes
+        self.stream = loader if isinstance(loader, BatchStream) else None
+        if self.stream is not None:
+            self.stream.bind(
+                sampler.params[0].device,
+                sampler.seed,
+                sampler.chain,
+                processes.rank,
+                processes.size,
+                sampler.batches,
+                sampler.num_chains,
+            )
+        sampler.num_data = self._num_data or checks.training_set_size(loader)
+        checks.check_batches(sampler, self.stream)
+        self._attach_target()
+        checks.check_freezing(sampler, self.draws, self.freezes)
+
+    def _attach_target(self) -> None:
+        """Make the target with all that the sampler needs, and attach it."""
+        sampler, processes = self.sampler, self.processes
+        reduce = processes.average_ if processes.size > 1 else None
+        assert sampler.num_data is not None
+        self.target = target = Target(
+            lambda batch: self.evaluate("nll", batch, self.own_batches),
+            sampler.params,
+            sampler.num_data,
+            sampler.prior,
+            reduce,
+            sampler.lead,
+        )
+        if "per_example" in sampler.needs:
+            target.per_example = PerExample(
+                self.task,
+                self.sampled,
+                sampler.params,
+                self.task.nll,
+                lead=sampler.lead,
+                shared_batch=not self.own_batches,
+                reduce=reduce,
+                world_size=processes.size,
+            )
+            target.draw_labels = self._labels()
+            target.label_uniforms = self.task.label_uniforms
+        sampler.attach(target)
+
+    def _labels(self) -> Callable[[Batch, Tensor], Batch] | None:
+        """Return how a batch gets labels drawn from the model, None where the task does not say."""
+        if type(self.task).draw_labels is Task.draw_labels:
+            return None
+        if self.stack is not None and not self.own_batches:
+            raise ValueError(
+                "labels drawn from the model need minibatches of each chain's own: train on a "
+                'BatchStream that is not "full"'
+            )
+        return lambda batch, uniforms: self.evaluate("draw_labels", (batch, uniforms), True)
+
+    # A step.
+
+    def minibatch(self, step: int | None = None) -> Batch:
+        """Return the stream's minibatch of a step, by default of the next one."""
+        assert self.stream is not None
+        return self.stream.at(self.steps if step is None else step)
+
+    def advance(
+        self,
+        batch: Batch,
+        step: Callable[[int, Callable[[], Tensor] | None], Any] | None = None,
+        backward: Callable[[Tensor], None] = Tensor.backward,
+    ) -> Tensor:
+        """Take one step of the burn-in optimizer or of the sampler.
+
+        Args:
+            batch: A minibatch.
+            step: Called with 0 for the sampler or 1 for the optimizer, and with a closure or None,
+                takes that one's step; by default directly. Lightning counts its own.
+            backward: Computes the gradients of a loss.
+
+        Returns:
+            The mean loss at the old weights, [] or [K].
+        """
+        which = 0 if self.sampling_now else 1
+        take = step or self._take_step
+        if which:
+            self.last_loss = self._optimizer_step(batch, take, backward).detach()
+        else:
+
+            def closure() -> Tensor:
+                self.sampler.zero_grad()
+                return self._gradient(batch, backward)
+
+            self.last_loss = take(0, closure).detach()
+            self.draw_weight = self._weight()
+        self.steps += 1
+        self._schedulers[which].step()
+        return self.last_loss
+
+    def _take_step(self, which: int, closure: Callable[[], Tensor] | None) -> Any:
+        optimizer: Any = self._optimizers[which]
+        return optimizer.step(closure)
+
+    def _optimizer_step(self, batch: Batch, take: Any, backward: Any) -> Tensor:
+        sampler = self.sampler
+        self._optimizers[1].zero_grad()
+        loss = self._gradient(batch, backward)
+        with torch.no_grad():
+            grads = [p.grad for p in sampler.params if p.grad is not None]
+            sampler.preconditioner.update(grads)
+            sampler.add_prior_gradient_()
+        take(1, None)
+        sampler.apply_masks_()
+        if sampler.prior.adaptive and not sampler.prior.frozen:
+            sampler.prior.update(sampler.params)
+        return loss
+
+    def _gradient(self, batch: Batch, backward: Callable[[Tensor], None]) -> Tensor:
+        """Return the mean loss of a batch, [] or [K], with its gradients in place."""
+        assert self.target is not None
+        self.target.use(batch)
+        with self.target.recording():
+            loss: Tensor = self.evaluate("nll", batch, self.own_batches).mean(-1)
+            backward(loss.sum())
+        return loss
+
+    def _weight(self) -> float:
+        """Return the weight of the state that a step has just made: that step's size."""
+        return 1.0 if self.draws.cycle is not None else self.sampler.draw_weight()
+
+    def set_lr(self, lr: float) -> None:
+        """Change the step size that the schedule starts from, keeping the schedule's factor."""
+        scheduler = self._schedulers[0]
+        self.sampler.set_lr(lr)
+        scheduler.base_lrs = [lr]
+        self.sampler.param_groups[0]["lr"] = lr * checks.schedule_factor(scheduler)
+
+    # Its weights, as networks.
+
+    def evaluate(self, method: str, batch: Batch, stacked: bool = False) -> Any:
+        """Return ``nll``, ``predictive`` or another method of a batch under the chains' weights.
+
+        Args:
+            method: A method of the task.
+            batch: A batch.
+            stacked: Whether each of K chains has a batch of its own, along the first axis.
+
+        Returns:
+            What the method returns, a tensor or several, with K chains along a new first axis if
+            there are several.
+        """
+        if self.stack is None or self._one_network:
+            return getattr(self.task, method)(batch)
+        return self.stack.evaluate(method, batch, stacked)
+
+    @contextmanager
+    def holding(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """Be one network with these weights for a while, whatever the chains are."""
+        with holding(self.task, weights):
+            self._one_network = True
+            try:
+                yield
+            finally:
+                self._one_network = False
+
+    def state(self, index: int) -> dict[str, Tensor]:
+        """Return the sampled weights of this process's chain number ``index``, by name."""
+        if self.stack is not None:
+            return self.stack.state_of(index)
+        own = dict(self.task.named_parameters())
+        return {name: own[name].detach() for name in self.sampled}
+
+    def constants(self) -> dict[str, Tensor]:
+        """Return the part of the task's state that is not sampled, by name."""
+        chosen = set(self.sampled)
+        state: dict[str, Tensor] = self.task.state_dict()
+        return {n: t for n, t in state.items() if n not in chosen and not n.startswith("chains.")}
+
+    # What it is.
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler.
+
+        Raises:
+            RuntimeError: Before :meth:`build`.
+        """
+        if self._sampler is None:
+            raise RuntimeError("the chain has no sampler yet: it is built where training starts")
+        return self._sampler
+
+    @property
+    def sampled(self) -> list[str]:
+        """The names of the sampled weights."""
+        if self._selected is None:
+            self._selected = sampled_names(self.task, self._sample)
+        return self._selected
+
+    @property
+    def device(self) -> torch.device:
+        """Where the chain is."""
+        return self.sampler.params[0].device
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the chains of this process."""
+        first = self.sampler.chain
+        return range(first, first + self.num_chains)
+
+    @property
+    def own_batches(self) -> bool:
+        """Whether each of several chains has minibatches of its own."""
+        return self.stream is not None and self.stream.stacked
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Steps that the burn-in optimizer takes."""
+        return self._burn_in_optimizer.steps if self._burn_in_optimizer else 0
+
+    @property
+    def sampling_now(self) -> bool:
+        """Whether the sampler, not the burn-in optimizer, takes the next step."""
+        return self.steps >= self.optimizer_steps
+
+    @property
+    def num_gradients(self) -> int:
+        """Minibatch gradients computed so far by a chain, all kinds counted."""
+        return self.sampler.gradients + min(self.steps, self.optimizer_steps)
+
+    @property
+    def lr(self) -> float:
+        """The step size of whatever takes the next step."""
+        if self.sampling_now:
+            return self.sampler.lr
+        return float(self._optimizers[1].param_groups[0]["lr"])
+
+    def kinetic_temperature(self) -> float | None:
+        """Return the sampler's kinetic temperature, None where it has none."""
+        measure = getattr(self.sampler, "kinetic_temperature", None)
+        return measure() if measure is not None else None
+
+    def notes(self) -> list[str]:
+        """Return, in words, where this chain's target is not the posterior at T = 1."""
+        notes = checks.target_notes(self.sampler, self.freezes, self.stream)
+        shares_noise = self.stream is None or self.stream.sampling != "full"
+        if self.stack is not None and not self.own_batches and shares_noise:
+            notes.append("the chains share their minibatches, so that they are not independent")
+        return notes

@@ -1,0 +1,91 @@
+"""Where each of several chains starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightning_sgmcmc.chain.stack import holding
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.priors import GaussianPrior, Prior
+
+# Spawn key of SeedSequence(seed) for a chain's start: (chain, this).
+_STARTS = 0x57A27
+
+Starts = Literal["reinitialise", "prior", "same"]
+
+
+def starts(
+    module: nn.Module,
+    names: Sequence[str],
+    kind: Starts,
+    seed: int,
+    chains: Sequence[int],
+    prior: Prior,
+) -> list[dict[str, Tensor]]:
+    """Return where each chain starts; chain 0 always where the module stands.
+
+    Args:
+        module: The module.
+        names: Its sampled weights.
+        kind: ``"reinitialise"`` calls ``reset_parameters`` of every submodule that has it, as
+            torch did when the module was built; ``"prior"`` draws from the prior; ``"same"``
+            starts all chains alike.
+        seed: Seed of the run.
+        chains: Numbers of the chains.
+        prior: The prior, for ``"prior"``.
+
+    Raises:
+        ValueError: If no weight would be drawn anew, or the prior cannot be drawn from.
+    """
+    parameters = dict(module.named_parameters())
+    first = {name: parameters[name].detach().clone() for name in names}
+    result = []
+    for chain in chains:
+        if chain == 0 or kind == "same":
+            result.append(first)
+        elif kind == "prior":
+            result.append(_prior_draw(first, seed, chain, prior))
+        else:
+            result.append(_reinitialised(module, first, seed, chain))
+    return result
+
+
+def _prior_draw(
+    like: Mapping[str, Tensor], seed: int, chain: int, prior: Prior
+) -> dict[str, Tensor]:
+    if not isinstance(prior, GaussianPrior):
+        raise ValueError(
+            f'chains start from a draw of a GaussianPrior, not of {prior!r}: use "reinitialise"'
+        )
+    state = np.random.SeedSequence(seed, spawn_key=(chain, _STARTS)).generate_state(1)
+    noise = NoiseStream(list(like.values()), int(state[0])).normal()
+    pairs = zip(like, noise, strict=True)
+    return {name: prior.mean + prior.variance**0.5 * z.clone() for name, z in pairs}
+
+
+def _reinitialised(
+    module: nn.Module, first: Mapping[str, Tensor], seed: int, chain: int
+) -> dict[str, Tensor]:
+    state = np.random.SeedSequence(seed, spawn_key=(chain, _STARTS)).generate_state(1)
+    everything = {name: p.detach().clone() for name, p in module.named_parameters()}
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
+    with torch.random.fork_rng(devices=[]), holding(module, everything):
+        torch.manual_seed(int(state[0]))
+        for part in module.modules():
+            reset = getattr(part, "reset_parameters", None)
+            if callable(reset):
+                reset()
+        drawn = {name: p.detach().clone() for name, p in module.named_parameters() if name in first}
+    for name, b in module.named_buffers():  # what is not sampled is the same for all chains
+        b.copy_(buffers[name])
+    if all(torch.equal(drawn[name], first[name]) for name in first):
+        raise ValueError(
+            "no sampled weight lies in a module with reset_parameters, so that all chains would "
+            'start alike: choose starts "prior", or "same" if that is meant'
+        )
+    return drawn

@@ -1,0 +1,280 @@
+"""The draws of a chain: on disk, in the ensemble's predictions, in the mean of the weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
+from lightning_sgmcmc.posterior.draws import Draw, DrawStore
+from lightning_sgmcmc.posterior.held_out import MEASURED, HeldOut
+from lightning_sgmcmc.posterior.probes import Probes, place_names, spread_evenly
+
+Array = NDArray[np.float64]
+
+
+class KeptDraws:
+    """What is kept of a chain's draws while it runs.
+
+    A draw is written to ``chain<c>/`` of the folder within the budget, its predictions enter a
+    :class:`~lightning_sgmcmc.metrics.PosteriorEnsemble` for each held-out set, and its weights
+    enter their running mean. Of several chains each keeps the state of the same steps. All of it
+    continues exactly from a checkpoint.
+
+    Args:
+        chain: The chain.
+        held_out: The held-out sets by name.
+        folder: Where draws are written.
+        budget: Largest number of draws of a chain written; evenly spaced ones if more are due.
+        dtype: Type that draws are stored in.
+        due: Number of draws of the whole run, 0 if it is not known.
+
+    Attributes:
+        num_draws: Draws of each chain kept so far, written or not.
+        history: One row of numbers per draw, for the trace; means over the chains.
+        reference: Metrics of the network where burn-in ended, per held-out set.
+        probes: Traces of some weights, of grad U and of predictions over all draws.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        held_out: dict[str, HeldOut],
+        folder: Path,
+        *,
+        budget: int = 200,
+        dtype: str = "float32",
+        due: int = 0,
+    ) -> None:
+        self.chain, self.held_out, self.budget = chain, held_out, budget
+        self.num_draws = 0
+        self.history: list[dict[str, float]] = []
+        self.reference: dict[str, dict[str, float]] = {}
+        self.probes = Probes(chain)
+        self._folder = folder
+        self._stores = [DrawStore(folder, c, dtype) for c in chain.numbers]
+        self._stride = max(1, math.ceil(due / budget)) if budget else 1
+        self._writes = chain.processes.rank == 0
+        self._ensembles: dict[str, PosteriorEnsemble] = {}
+        self._totals: dict[str, Tensor] = {}
+        self._mean: list[Tensor] = []
+        self._mean_weight = 0.0
+        self._weights: list[float] = []
+
+    def refuse_others(self) -> None:
+        """Refuse a folder that holds the draws of another run.
+
+        Raises:
+            FileExistsError: If it does.
+        """
+        if self._writes and any((store.folder / "index.json").exists() for store in self._stores):
+            raise FileExistsError(
+                f"{self._folder} already holds draws of a run: choose another folder, or continue "
+                "that run from its checkpoint"
+            )
+
+    def measure_burn_in(self) -> None:
+        """Measure the network where burn-in ended on the held-out sets."""
+        for name in self.held_out:
+            if name in MEASURED:
+                self.reference[name] = self.measure_network(name)
+
+    def keep(self) -> dict[str, float]:
+        """Keep the chain's state as a draw.
+
+        Returns:
+            The draw's row of ``history``.
+        """
+        chain = self.chain
+        weight = chain.draw_weight
+        self.num_draws += 1
+        self._weights.append(weight)
+        chain.task.on_draw(weight)
+        states = [chain.state(k) for k in range(len(self._stores))]
+        if self.budget and (self.num_draws - 1) % self._stride == 0:
+            self._write(states, weight)
+        if not self._mean:
+            self._mean = [torch.zeros_like(t, dtype=torch.float64) for t in states[0].values()]
+        for state in states:
+            for total, value in zip(self._mean, state.values(), strict=True):
+                total.add_(value, alpha=weight)
+            self._mean_weight += weight
+        row = {"step": float(chain.steps), "train/nll": float(chain.last_loss.mean())}
+        temperature = chain.kinetic_temperature()
+        if temperature is not None:
+            row["kinetic_temperature"] = temperature
+        probed: Tensor | None = None
+        for i, (name, data) in enumerate(self.held_out.items()):
+            ensemble = self._ensemble(name)
+            predicted = data.add_draw(chain, ensemble, weight, self._totals_of(name, ensemble))
+            probed = predicted if i == 0 else probed
+            if name in chain.task.followed:
+                values = chain.task.metrics(ensemble.compute(), data.examples)
+                row |= {f"{name}/ensemble_{key}": value for key, value in values.items()}
+        self.probes.record(chain, probed)
+        self.history.append(row)
+        return row
+
+    def _write(self, states: list[dict[str, Tensor]], weight: float) -> None:
+        step = self.chain.steps
+        for store, state in zip(self._stores, states, strict=True):
+            if self._writes:
+                if not store.draws:
+                    store.save_constants(self.chain.constants())
+                store.save(step, state, weight)
+            else:
+                store.draws.append(Draw(step, f"step_{step}.safetensors", weight))
+
+    def _ensemble(self, name: str) -> PosteriorEnsemble:
+        if name not in self._ensembles:
+            self._ensembles[name] = self.held_out[name].new_ensemble(self.chain)
+        return self._ensembles[name]
+
+    def _totals_of(self, name: str, ensemble: PosteriorEnsemble) -> Tensor | None:
+        """Return each chain's own weighted sum of predictions, None for a single chain."""
+        chains = self.chain.num_chains
+        if self.chain.processes.all_chains(chains) == 1:
+            return None
+        if name not in self._totals:
+            self._totals[name] = ensemble.total.new_zeros(chains, *ensemble.total.shape)
+        return self._totals[name]
+
+    def ensemble(self, name: str) -> Prediction:
+        """Return the ensemble's prediction for a held-out set."""
+        prediction: Prediction = self._ensembles[name].compute()
+        return prediction
+
+    def chain_means(self, name: str) -> Tensor | None:
+        """Return the mean prediction of each chain's own draws for a held-out set, [K, N, ...].
+
+        Chains of all processes count; None for a single chain.
+        """
+        if name not in self._totals:
+            return None
+        total = self._joined(self._totals[name])
+        if not self.chain.processes.data_parallel:
+            total = self.chain.processes.gather(total).flatten(0, 1)
+        return total / float(np.sum(self._weights))
+
+    def _joined(self, totals: Tensor) -> Tensor:
+        """Return the sums [K, N, ...] over the processes that share these chains' examples."""
+        shared = self.chain.processes.size > 1
+        return self.chain.processes.reduce(totals.clone()) if shared else totals
+
+    def measure_network(self, name: str) -> dict[str, Any]:
+        """Return the metrics of single networks on a held-out set, as they stand now.
+
+        For several chains, the mean over the chains of each one's metrics.
+        """
+        if self.chain.stack is None:
+            return self._measure_one(name)
+        rows = []
+        for k in range(len(self._stores)):
+            with self.chain.holding(self.chain.state(k)):
+                rows.append(self._measure_one(name))
+        return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+
+    def measure_mean(self, name: str) -> dict[str, Any]:
+        """Return the metrics of the network whose weights are the posterior mean."""
+        with self.chain.holding(self.mean_weights()):
+            return self._measure_one(name)
+
+    def mean_weights(self) -> dict[str, Tensor]:
+        """Return the weighted mean over all draws and chains of the sampled weights, by name."""
+        total = [*self._mean, torch.tensor(self._mean_weight, device=self._mean[0].device)]
+        if not self.chain.processes.data_parallel:  # the chains of all processes
+            total = [self.chain.processes.reduce(t) for t in total]
+        pairs = zip(self.chain.state(0), total[:-1], strict=True)
+        return {name: value / total[-1] for name, value in pairs}
+
+    def _measure_one(self, name: str) -> dict[str, Any]:
+        data = self.held_out[name]
+        single = data.new_ensemble(self.chain)
+        data.add_draw(self.chain, single, 1.0)
+        return self.chain.task.metrics(single.compute(), data.examples)
+
+    @property
+    def draw_weights(self) -> Array:
+        """The draws' weights in averages, [draws]."""
+        return np.array(self._weights)
+
+    def weight_traces(self, count: int) -> tuple[list[str], Array]:
+        """Return names and traces over the stored draws of weights spread evenly over the network.
+
+        Args:
+            count: Number of weights, at most as many as there are.
+
+        Returns:
+            Names such as ``net.0.weight[17]``, and values [K, draws, count] of the K chains of
+            this process; no draws where none is stored.
+        """
+        places = spread_evenly(self.chain.state(0), count)
+        names = place_names(places)
+        chains = []
+        for store in self._stores:
+            rows = []
+            for draw in store.draws:
+                tensors = store.load(draw)
+                parts = [tensors[name].reshape(-1)[i].double() for name, i in places.items()]
+                rows.append(torch.cat(parts).numpy())
+            chains.append(np.array(rows, dtype=np.float64).reshape(len(rows), len(names)))
+        return names, np.stack(chains)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the index, the ensembles (joined over processes) and the mean of the weights."""
+        ensembles = {}
+        for name, ensemble in self._ensembles.items():
+            with ensemble.sync_context():
+                ensembles[name] = {
+                    k: v.clone() for k, v in ensemble.metric_state.items() if isinstance(v, Tensor)
+                }
+        return {
+            "num_draws": self.num_draws,
+            "history": self.history,
+            "reference": self.reference,
+            "draws": [[d.step, d.file, d.weight] for d in self._stores[0].draws],
+            "weights": self._weights,
+            "probes": self.probes.state_dict(),
+            "ensembles": ensembles,
+            "totals": {name: self._joined(total) for name, total in self._totals.items()},
+            "mean": self._mean,
+            "mean_weight": self._mean_weight,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue what gave ``state``, removing the files of later draws.
+
+        Raises:
+            FileNotFoundError: If a draw's file is missing.
+        """
+        device = self.chain.device
+        self.num_draws, self.history = state["num_draws"], list(state["history"])
+        self.reference = dict(state["reference"])
+        draws = [Draw(step, file, weight) for step, file, weight in state["draws"]]
+        self._weights = list(state["weights"])
+        self.probes.load_state_dict(state["probes"])
+        for store in self._stores:
+            if self._writes:
+                store.rewind(draws)
+            store.draws = list(draws)
+        self._mean = [m.to(device) for m in state["mean"]]
+        self._mean_weight = state["mean_weight"]
+        for name, total in state["totals"].items():
+            # Of processes that share the chains, one continues their joint sums.
+            kept = total if self._writes else torch.zeros_like(total)
+            self._totals[name] = kept.to(device)
+        for name, saved in state["ensembles"].items():
+            shape = tuple(saved["total"].shape)
+            ensemble = PosteriorEnsemble(shape[0], shape[1:]).to(device)
+            if self.chain.processes.first:
+                for key, value in saved.items():
+                    setattr(ensemble, key, value.to(device))
+                ensemble._update_count = 1
+            self._ensembles[name] = ensemble

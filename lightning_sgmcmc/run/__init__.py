@@ -1,0 +1,1 @@
+"""A run: command line, configuration, results, figures, and opening a finished one."""
