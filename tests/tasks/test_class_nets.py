@@ -17,7 +17,7 @@ from torch.optim.swa_utils import update_bn
 from torchvision.models.resnet import BasicBlock
 
 from lightning_sgmcmc import GaussianPrior
-from lightning_sgmcmc.chain.stack import starts
+from lightning_sgmcmc.chain import starts
 from tasks.nets.cnn import ConvNet
 from tasks.nets.drbm import DiscriminativeRBM
 from tasks.nets.mlp import MLP

@@ -12,7 +12,7 @@ from torch import nn
 
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.baselines import Dropout
-from lightning_sgmcmc.chain.stack import starts
+from lightning_sgmcmc.chain import starts
 from lightning_sgmcmc.priors import FlatPrior
 from lightning_sgmcmc.run import cli
 from tasks.classification import Classification

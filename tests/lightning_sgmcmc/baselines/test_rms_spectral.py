@@ -140,8 +140,8 @@ def test_an_ensemble_runs_in_turn(tmp_path: Path) -> None:
         return Toy(make, net(), burn_in=11, num_chains=2, **kw)
 
     run = fit(module(), tmp_path / "whole", 12)
-    assert isinstance(run.sampler, ChainsInTurn)
-    assert run.sampler.name == "Optimized(RMSspectral)"
+    assert isinstance(run.chain.sampler, ChainsInTurn)
+    assert run.chain.sampler.name == "Optimized(RMSspectral)"
     fit(module(), tmp_path / "again", 12)
     assert_same(draws(tmp_path / "whole"), draws(tmp_path / "again"))
 

@@ -7,10 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from lightning_sgmcmc.adaptation import GradientNoise, NoiseTemperature
 from lightning_sgmcmc.diagnostics import (
     ConfigurationalTemperature,
-    GradientNoise,
-    NoiseTemperature,
     Temperature,
     alarms,
     ess,

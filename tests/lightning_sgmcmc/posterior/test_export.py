@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.diagnostics import open_stores, probe, to_arviz
-from lightning_sgmcmc.posterior import DrawStore, Posterior
+from lightning_sgmcmc.posterior import DrawStore, Posterior, open_stores, probe, to_arviz
 from tests.toy import Toy, toy_data
 
 CHAINS, DRAWS = 2, 5

@@ -106,7 +106,7 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
         torch.testing.assert_close(means[chain], own, rtol=2e-4, atol=2e-5)
         assert keeper(alone).chain_means("test") is None
         ends.append(expected["net.0.weight"])
-        assert alone.sampler.gradients == module.chain.sampler.gradients
+        assert alone.chain.sampler.gradients == module.chain.sampler.gradients
     assert not torch.allclose(ends[0], ends[1], atol=1e-2)
 
 
@@ -203,7 +203,6 @@ def test_chains_sample_the_posterior(tmp_path: Path) -> None:
     run = trainer(tmp_path, 250)
     run.fit(module, datamodule=ToyData(64, "full"))
     mean, covariance = exact_posterior()
-    keep = keeper(module)
     traces = keep.weight_traces(3)[1]
     assert traces.shape == (40, 10, 3)
     spread = np.sqrt(np.diag(covariance))
@@ -311,8 +310,7 @@ def test_results_name_the_chains(tmp_path: Path) -> None:
     module = Toy(SAMPLERS["HASGLD"], net(), num_chains=2, burn_in=4)
     run = trainer(tmp_path, 12)
     run.fit(module, datamodule=ToyData())
-    keep = keeper(module)
-    content = results.build(run, module, keep, "toy", 1.0)
+    content = results.build(module, {}, "toy", 1.0)
     results.write(tmp_path, content)
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["sampler"]["name"] == "HASGLD"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, Sampler
-from lightning_sgmcmc.adaptation.stability import largest_eigenvalue
+from lightning_sgmcmc.adaptation import largest_eigenvalue
 from lightning_sgmcmc.flat import flatten, unflatten
 from tests.lightning_sgmcmc.problem import N, Problem
 

@@ -11,7 +11,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
 from lightning_sgmcmc import BatchStream, GaussianPrior, Identity, RMSProp, Target
-from lightning_sgmcmc.diagnostics import gradient_noise
+from lightning_sgmcmc.adaptation import gradient_noise
 
 N, BATCH, D = 60, 6, 3
 LR = 0.02
