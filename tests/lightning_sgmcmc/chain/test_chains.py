@@ -203,7 +203,7 @@ def test_chains_sample_the_posterior(tmp_path: Path) -> None:
     run = trainer(tmp_path, 250)
     run.fit(module, datamodule=ToyData(64, "full"))
     mean, covariance = exact_posterior()
-    traces = keep.weight_traces(3)[1]
+    traces = module.kept.weight_traces(3)[1]
     assert traces.shape == (40, 10, 3)
     spread = np.sqrt(np.diag(covariance))
     chain_means = traces.mean(1)
@@ -218,7 +218,7 @@ def test_chains_sample_the_posterior(tmp_path: Path) -> None:
     assert len(posterior) == 400
     found, _ = posterior.predict(ToyData().test_dataloader().dataset.tensors[0])
     torch.testing.assert_close(
-        found[:, 0].double(), keep.ensemble("test").mean, rtol=1e-4, atol=1e-5
+        found[:, 0].double(), module.kept.ensemble("test").mean, rtol=1e-4, atol=1e-5
     )
 
 
