@@ -113,7 +113,7 @@ def test_labels_are_drawn_from_the_model() -> None:
 
 def test_chains_agree_and_the_middle_is_strange(tmp_path: Path) -> None:
     module, keep = fitted(tmp_path, num_chains=2)
-    found = module.describe()
+    found = module.describe(module.kept)
     assert found["chains"]["agreement"] > 0.97
     assert 0 < found["chains"]["total_variation"] < 0.05
     means = keep.chain_means("test")

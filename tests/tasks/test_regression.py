@@ -137,7 +137,7 @@ def test_held_out_residuals_decide_where_they_are_to(tmp_path: Path) -> None:
     ((before, sigma, inside),) = seen
     assert inside == 45
     assert sigma > 2 * before  # which followed the training residuals
-    assert "held-out" in module.describe()["noise_scale_from"]
+    assert "held-out" in module.describe(module.kept)["noise_scale_from"]
 
 
 class Uneven(L.LightningDataModule):
@@ -189,7 +189,7 @@ def test_bands_of_every_output_hold_what_they_should(
         assert 0.84 < spread[0] < spread[1] < 0.95
         ratios = module.noise_profile[1:] / module.noise_profile[:-1]
         torch.testing.assert_close(ratios, torch.full((4,), 2.0), rtol=0.25, atol=0)
-        quantiles = module.describe()["noise_profile_quantiles"]
+        quantiles = module.describe(module.kept)["noise_profile_quantiles"]
         assert quantiles["0"] == pytest.approx(float(module.noise_profile.min()))
         posterior = load_posterior(tmp_path, Scaled(nn.Linear(3, OUTPUTS), sampler))
         assert torch.equal(posterior.module.noise_profile, module.noise_profile)
