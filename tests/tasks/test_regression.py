@@ -137,7 +137,7 @@ def test_held_out_residuals_decide_where_they_are_to(tmp_path: Path) -> None:
     ((before, sigma, inside),) = seen
     assert inside == 45
     assert sigma > 2 * before  # which followed the training residuals
-    assert "held-out" in module.describe(module.kept)["noise_scale_from"]
+    assert "held-out" in module.describe(None)["noise_scale_from"]
 
 
 class Uneven(L.LightningDataModule):
