@@ -100,8 +100,8 @@ def test_band_holds_its_fraction_of_the_training_residuals(tmp_path: Path, quant
     class Ended(Scaled):
         def on_burn_in_end(self) -> None:
             super().on_burn_in_end()
-            assert self.stream is not None
-            x, y = self.stream.tensors
+            assert self.chain.stream is not None
+            x, y = self.chain.stream.tensors
             with torch.no_grad():
                 residual = (y - self.net(x)) / self.noise_shape(x)
             band = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor((1 + quantile) / 2))
@@ -137,7 +137,7 @@ def test_held_out_residuals_decide_where_they_are_to(tmp_path: Path) -> None:
     ((before, sigma, inside),) = seen
     assert inside == 45
     assert sigma > 2 * before  # which followed the training residuals
-    assert "held-out" in module.describe(None)["noise_scale_from"]
+    assert "held-out" in module.describe(module.kept)["noise_scale_from"]
 
 
 class Uneven(L.LightningDataModule):
