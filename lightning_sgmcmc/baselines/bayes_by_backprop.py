@@ -125,7 +125,8 @@ class BayesByBackprop(Sampler):
         super().freeze()
         self._frozen = True
 
-    def _move(self, grads: list[Tensor]) -> None:
+    def formula(self, grads: list[Tensor]) -> None:
+        """Take the optimizer's step on the variational bound, and draw the weights anew."""
         if self.steps_taken == 0:  # a burn-in optimizer may have moved the weights
             torch._foreach_copy_(self.mu, self.params)
         if not self._frozen:

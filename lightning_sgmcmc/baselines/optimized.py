@@ -93,7 +93,8 @@ class Optimized(Sampler):
         """Return 1."""
         return 1.0
 
-    def _move(self, grads: list[Tensor]) -> None:
+    def formula(self, grads: list[Tensor]) -> None:
+        """Take the optimizer's step on U/N."""
         inner.step(self.optimizer, self.params, self.drift(grads), self.lr)
         self.apply_masks_()
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lightning_sgmcmc import steps
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
@@ -272,7 +273,7 @@ class Chain:
         loss = self._gradient(batch, backward)
         with torch.no_grad():
             grads = [p.grad for p in sampler.params if p.grad is not None]
-            sampler.preconditioner.update(grads)
+            steps.update(sampler.preconditioner, grads, sampler.params, sampler.stream)
             sampler.add_prior_gradient_()
         take(1, None)
         sampler.apply_masks_()

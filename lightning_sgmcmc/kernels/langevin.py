@@ -1,7 +1,7 @@
-"""Langevin steps that read each vector once.
+"""Langevin steps, overdamped and underdamped, that read each vector once.
 
 theta <- theta - lr C (g + a (theta - b)) + size C^(1/2) z, where (a, b) is the pull of a Gaussian
-prior, for contiguous float32 tensors of one chain on the CPU.
+prior, for contiguous float32 tensors of one chain on the CPU; and the BAOAB splitting alike.
 """
 
 from __future__ import annotations
@@ -72,6 +72,124 @@ def identity_(
     lengths = lengths_of(params)
     columns = (each(params), each(gradient), along(odd, lengths))
     run(_identity, lengths, columns, (lr, size, *pull))
+
+
+@loop
+def _langevin_loop(theta, gradient, z, root, lr, size, a, b):  # type: ignore[no-untyped-def]
+    for i in range(len(theta)):
+        g = gradient[i] + a * (theta[i] - b)
+        theta[i] += root[i] * (size * z[i] - lr * root[i] * g)
+
+
+@loop
+def _euclidean_loop(theta, gradient, z, lr, size, a, b):  # type: ignore[no-untyped-def]
+    for i in range(len(theta)):
+        theta[i] += size * z[i] - lr * (gradient[i] + a * (theta[i] - b))
+
+
+@entry
+def _langevin(data):  # type: ignore[no-untyped-def]
+    shared = numbers(data)
+    lr, size = np.float32(shared[0]), np.float32(shared[1])
+    a, b = np.float32(shared[2]), np.float32(shared[3])
+    first, last = share(data)
+    for k in range(first, last):
+        w = task(data, k)
+        n = w[0]
+        theta, gradient = floats(at(data, w, 0), n), floats(at(data, w, 1), n)
+        z = floats(at(data, w, 2), n)
+        if shared[4] != 0:
+            root = floats(at(data, w, 3), n)
+            _langevin_loop(theta, gradient, z, root, lr, size, a, b)
+        else:
+            _euclidean_loop(theta, gradient, z, lr, size, a, b)
+
+
+def langevin_(
+    params: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    z: Sequence[Tensor],
+    root: Sequence[Tensor] | None,
+    lr: float,
+    size: float,
+    pull: tuple[float, float],
+) -> None:
+    """Step with C = diag(root^2), or C = I without one."""
+    columns = [each(params), each(gradient), each(z)]
+    columns += [each(root)] if root is not None else []
+    run(_langevin, lengths_of(params), columns, (lr, size, *pull, float(root is not None)))
+
+
+@loop
+def _baoab_loop(theta, w, gradient, z, root, kick, half, mu, size, a, b):  # type: ignore[no-untyped-def]
+    for i in range(len(theta)):
+        c = root[i]
+        v = w[i] - kick * c * c * (gradient[i] + a * (theta[i] - b))
+        moved = theta[i] + half * v
+        v = mu * v + size * c * z[i]
+        w[i] = v
+        theta[i] = moved + half * v
+
+
+@loop
+def _euclidean_baoab_loop(theta, w, gradient, z, kick, half, mu, size, a, b):  # type: ignore[no-untyped-def]
+    for i in range(len(theta)):
+        v = w[i] - kick * (gradient[i] + a * (theta[i] - b))
+        moved = theta[i] + half * v
+        v = mu * v + size * z[i]
+        w[i] = v
+        theta[i] = moved + half * v
+
+
+@entry
+def _baoab(data):  # type: ignore[no-untyped-def]
+    shared = numbers(data)
+    kick, half = np.float32(shared[0]), np.float32(shared[1])
+    mu, size = np.float32(shared[2]), np.float32(shared[3])
+    a, b = np.float32(shared[4]), np.float32(shared[5])
+    first, last = share(data)
+    for k in range(first, last):
+        t = task(data, k)
+        n = t[0]
+        theta, w = floats(at(data, t, 0), n), floats(at(data, t, 1), n)
+        gradient, z = floats(at(data, t, 2), n), floats(at(data, t, 3), n)
+        if shared[6] != 0:
+            root = floats(at(data, t, 4), n)
+            _baoab_loop(theta, w, gradient, z, root, kick, half, mu, size, a, b)
+        else:
+            _euclidean_baoab_loop(theta, w, gradient, z, kick, half, mu, size, a, b)
+
+
+def baoab_(
+    params: Sequence[Tensor],
+    velocity: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    z: Sequence[Tensor],
+    root: Sequence[Tensor] | None,
+    kick: float,
+    half: float,
+    mu: float,
+    size: float,
+    pull: tuple[float, float],
+) -> None:
+    """Take B, A, O and A with C = diag(root^2), or C = I without one.
+
+    Args:
+        params: Changed in place.
+        velocity: w, changed in place.
+        gradient: Shaped like them.
+        z: Noise.
+        root: C^(1/2), or None.
+        kick: Weight of C times the gradient in w.
+        half: Half of the time step.
+        mu: What is left of w by O.
+        size: Weight of the noise in O.
+        pull: (a, b): a (params - b) is added to the gradient.
+    """
+    columns = [each(params), each(velocity), each(gradient), each(z)]
+    columns += [each(root)] if root is not None else []
+    shared = (kick, half, mu, size, *pull, float(root is not None))
+    run(_baoab, lengths_of(params), columns, shared)
 
 
 @loop

@@ -33,8 +33,6 @@ class Preconditioner(ABC):
     needs_per_example: bool = False
     #: Why many chains cannot share one computation, None where they can.
     unstackable: str | None = None
-    #: :meth:`move_` takes fewer passes over memory than :meth:`apply_` and :meth:`noise` do.
-    fused: bool = False
     #: Number of leading axes of every tensor that count chains.
     lead: int = 0
     #: N, which the sampler sets: some constants are stated on the scale of the sum over data.
@@ -94,53 +92,6 @@ class Preconditioner(ABC):
     @abstractmethod
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw from N(0, C). The result is a buffer that the next draw may overwrite."""
-
-    def move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-    ) -> None:
-        """Take a Langevin step: params <- params - lr * C gradient + size * C^(1/2) z.
-
-        Args:
-            params: Changed in place.
-            gradient: May be overwritten.
-            stream: Source of z.
-            lr: Weight of the drift.
-            size: Weight of the noise, positive.
-        """
-        torch._foreach_add_(params, self.apply_(gradient), alpha=-lr)
-        torch._foreach_add_(params, self.noise(stream), alpha=size)
-
-    def compiles(
-        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
-    ) -> bool:
-        """Return whether :meth:`compiled_move_` can take the step of :meth:`move_` here."""
-        return False
-
-    def compiled_move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-        pull: tuple[float, float],
-    ) -> None:
-        """Take the step of :meth:`move_` by the loops of :mod:`lightning_sgmcmc.kernels`.
-
-        Args:
-            params: Changed in place.
-            gradient: May be overwritten.
-            stream: Source of z.
-            lr: Weight of the drift.
-            size: Weight of the noise, positive.
-            pull: (a, b): a (params - b) is added to the gradient.
-        """
-        raise NotImplementedError(f"{self!r} has no compiled step")
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor | None:
         """Return v' C^-1 v, [] or [K], or None where C^-1 is not at hand."""

@@ -1,4 +1,4 @@
-"""What diagonal metrics share: noise, and a Langevin step, from the root of C."""
+"""What diagonal metrics share: noise from the root of C."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from lightning_sgmcmc.preconditioners.base import Preconditioner
 class Diagonal(Preconditioner):
     """A metric C = diag(r^2)."""
 
-    fused = True
-
     @abstractmethod
     def root(self) -> list[Tensor]:
         """Return r, shaped like the parameters."""
@@ -25,16 +23,3 @@ class Diagonal(Preconditioner):
         z = stream.increments()
         torch._foreach_mul_(z, self.root())
         return z
-
-    def move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-    ) -> None:
-        """Add r (size * z - lr * r gradient) to ``params``."""
-        z = stream.increments()
-        torch._foreach_addcmul_(z, gradient, self.root(), value=-lr / size)
-        torch._foreach_addcmul_(params, z, self.root(), value=size)

@@ -172,7 +172,8 @@ class DiagonalFisher(Fisher, Diagonal):
         super().__init__(labels, eps, floor=floor, power=power, memory=memory, centred=centred)
         # J, C^-1 and C^(1/2) as vectors, and the same memory as lists like the parameters.
         self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
-        self._squares: list[Tensor] = []
+        #: J's diagonal, shaped like the parameters.
+        self.squares: list[Tensor] = []
         self._inverse: list[Tensor] = []
         self._root: list[Tensor] = []
         self._current = True  # whether C is that of J
@@ -182,14 +183,14 @@ class DiagonalFisher(Fisher, Diagonal):
         super().attach(params, lead)
         zeros = flatten([torch.zeros_like(p) for p in params], lead)
         self._flat = (zeros, torch.ones_like(zeros), torch.ones_like(zeros))
-        self._squares, self._inverse, self._root = (unflatten(v, params, lead) for v in self._flat)
+        self.squares, self._inverse, self._root = (unflatten(v, params, lead) for v in self._flat)
         self._current = True
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
         weight = rate * self._unbiased()
-        per_example.accumulate_squares_(self._squares, 1 - rate, weight)
+        per_example.accumulate_squares_(self.squares, 1 - rate, weight)
         if self.centred:
-            torch._foreach_addcmul_(self._squares, list(grads), list(grads), value=-weight)
+            torch._foreach_addcmul_(self.squares, list(grads), list(grads), value=-weight)
             self._flat[0].clamp_min_(0)
 
     def damping(self) -> float | Tensor:
@@ -199,7 +200,7 @@ class DiagonalFisher(Fisher, Diagonal):
         return self.eps + self.floor * self._flat[0].mean(-1, keepdim=True)
 
     def _refresh(self) -> None:
-        self._current = False  # made when first asked for: a compiled step goes without
+        self._current = False  # made when first asked for: a faster step may need J alone
 
     def inverse(self) -> list[Tensor]:
         """Return J_ii + eps, the diagonal of C^-1 but for what ties weights to each other."""
@@ -223,27 +224,6 @@ class DiagonalFisher(Fisher, Diagonal):
         """Multiply by C, in place."""
         torch._foreach_div_(vectors, self.inverse())
         return vectors
-
-    def compiles(
-        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
-    ) -> bool:
-        """Return whether there is a J and the loops serve these tensors."""
-        return self.updates > 0 and stream.fuses(params, gradient)
-
-    def compiled_move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-        pull: tuple[float, float],
-    ) -> None:
-        """Step from J itself."""
-        from lightning_sgmcmc.kernels.langevin import diagonal_
-
-        z, damping = stream.increments(), float(self.damping())
-        diagonal_(params, gradient, z, self._squares, damping, lr, size, pull)
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (J_ii + eps)."""
@@ -270,12 +250,12 @@ class DiagonalFisher(Fisher, Diagonal):
 
     def state_dict(self) -> dict[str, Any]:
         """Return J's diagonal."""
-        return super().state_dict() | {"squares": self._squares}
+        return super().state_dict() | {"squares": self.squares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore J's diagonal, and C from it."""
         super().load_state_dict(state)
-        torch._foreach_copy_(self._squares, list(state["squares"]))
+        torch._foreach_copy_(self.squares, list(state["squares"]))
         if self.updates:
             self._refresh()
         else:

@@ -46,9 +46,9 @@ class QuasiDiagonalFisher(DiagonalFisher):
     ) -> None:
         super().__init__(labels, eps, floor=floor, power=power, memory=memory)
         #: Index of a weight and of its unit's bias.
-        self._units: list[tuple[int, int]] = []
-        self._alone: list[int] = []  # the other weights
-        self._products: list[Tensor] = []  # J_0i
+        self.units: list[tuple[int, int]] = []
+        self.alone: list[int] = []  # the other weights
+        self.products: list[Tensor] = []  # J_0i
         self._means: list[Tensor] = []  # m_i
         self._scratch: list[Tensor] = []
         self._params: list[Tensor] = []
@@ -64,19 +64,19 @@ class QuasiDiagonalFisher(DiagonalFisher):
         super().bind(target)
         if target.per_example is not None:
             units = [(w, b) for w, b in target.per_example.units if b is not None]
-            if units != self._units:
+            if units != self.units:
                 self._allocate(units)
 
     def _allocate(self, units: Sequence[tuple[int, int]]) -> None:
-        self._units = list(units)
-        self._products = [torch.zeros_like(self._params[w]) for w, _ in units]
+        self.units = list(units)
+        self.products = [torch.zeros_like(self._params[w]) for w, _ in units]
         self._means = [torch.zeros_like(self._params[w]) for w, _ in units]
         self._scratch = [torch.empty_like(self._params[w]) for w, _ in units]
-        self._alone = sorted(set(range(len(self._params))).difference(*units))
+        self.alone = sorted(set(range(len(self._params))).difference(*units))
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
         super()._learn(per_example, grads, rate)
-        per_example.accumulate_bias_products_(self._products, 1 - rate, rate)
+        per_example.accumulate_bias_products_(self.products, 1 - rate, rate)
 
     def _make(self) -> None:
         squares, inverse, root = self._flat
@@ -95,70 +95,25 @@ class QuasiDiagonalFisher(DiagonalFisher):
         torch.rsqrt(inverse, out=root)
 
     def _each_unit(self) -> Iterator[tuple[tuple[int, int], Tensor, Tensor]]:
-        return zip(self._units, self._products, self._means, strict=True)
+        return zip(self.units, self.products, self._means, strict=True)
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
         self.inverse()  # makes the m_i, too
-        self._off_biases_(vectors)
+        self.off_biases_(vectors)
         super().apply_(vectors)
-        return self._onto_biases(vectors)
+        return self.onto_biases_(vectors)
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw A z."""
-        return self._onto_biases(super().noise(stream))
+        return self.onto_biases_(super().noise(stream))
 
-    def move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-    ) -> None:
-        """Add A (size * z - lr * A' gradient) to ``params``."""
-        root = self.root()
-        self._off_biases_(gradient)
-        z = stream.increments()
-        torch._foreach_addcmul_(z, gradient, root, value=-lr / size)
-        torch._foreach_mul_(z, root)
-        torch._foreach_add_(params, self._onto_biases(z), alpha=size)
-
-    def compiles(
-        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
-    ) -> bool:
-        """Return whether there is a J and the loops serve these tensors."""
-        return super().compiles([*params, *self._products], gradient, stream)
-
-    def compiled_move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-        pull: tuple[float, float],
-    ) -> None:
-        """Step from J itself."""
-        from lightning_sgmcmc.kernels.langevin import diagonal_, quasi_diagonal_
-
-        damping = float(self.damping())
-        vectors = (params, gradient, stream.increments(), self._squares)
-        if self._units:
-            weights, biases = (
-                [[v[i] for v in vectors] for i in side] for side in zip(*self._units, strict=True)
-            )
-            quasi_diagonal_(weights, self._products, biases, damping, lr, size, pull)
-        if self._alone:
-            theta, g, z, squares = ([v[i] for i in self._alone] for v in vectors)
-            diagonal_(theta, g, z, squares, damping, lr, size, pull)
-
-    def _off_biases_(self, vectors: list[Tensor]) -> None:
+    def off_biases_(self, vectors: list[Tensor]) -> None:
         """Subtract m_i v_0 from v_i: A' without its diagonal."""
         for (w, b), _, means in self._each_unit():
             vectors[w].addcmul_(means, _like(vectors[b], means), value=-1)
 
-    def _onto_biases(self, vectors: list[Tensor]) -> list[Tensor]:
+    def onto_biases_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Subtract sum_i m_i v_i from v_0: A without its diagonal, in place."""
         for ((w, b), _, means), scratch in zip(self._each_unit(), self._scratch, strict=True):
             torch.mul(means, vectors[w], out=scratch)
@@ -175,14 +130,14 @@ class QuasiDiagonalFisher(DiagonalFisher):
 
     def state_dict(self) -> dict[str, Any]:
         """Return J's diagonal and its products with biases."""
-        return super().state_dict() | {"products": self._products, "units": self._units}
+        return super().state_dict() | {"products": self.products, "units": self.units}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore J, and C from it."""
         units = [(int(w), int(b)) for w, b in state["units"]]
-        if units != self._units:
+        if units != self.units:
             self._allocate(units)
-        torch._foreach_copy_(self._products, list(state["products"]))
+        torch._foreach_copy_(self.products, list(state["products"]))
         torch._foreach_zero_(self._means)
         super().load_state_dict(state)
 

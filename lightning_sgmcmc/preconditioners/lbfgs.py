@@ -6,12 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc.flat import dot, flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
+
+Array = NDArray[np.float64]
 
 
 class LBFGSOperator:
@@ -119,27 +123,18 @@ class LBFGSOperator:
         inner[..., : self.count] += size * _dense(self._root, _dense(self.rows, z))
         return _add_rows_(result, self.rows, inner)
 
-    def move_(
-        self,
-        params: Sequence[Tensor],
-        gradient: Sequence[Tensor],
-        z: Sequence[Tensor],
-        lr: float,
-        size: float,
-        pull: tuple[float, float],
-    ) -> None:
-        """Add size * S z - lr * G gradient to ``params`` by compiled loops, overwriting z.
+    def coefficients(self, on_gradient: Array, on_z: Array, lr: float, size: float) -> Array:
+        """Return the rows' weights in size * S z - lr * G gradient.
 
-        First a (params - b) is added to the gradient, (a, b) being the pull.
+        Args:
+            on_gradient: The rows' products with the gradient, [m].
+            on_z: Those with z, [count].
+            lr: Weight of the drift.
+            size: Weight of the noise.
         """
-        from lightning_sgmcmc.kernels.lbfgs import combine_, project
-
-        assert self.rows is not None
-        on_gradient, on_z = project(params, gradient, z, self.rows, pull)
-        weights = -lr * (self._product.double().numpy() @ on_gradient)
+        weights: Array = -lr * (self._product.double().numpy() @ on_gradient)
         weights[: self.count] += size * (self._root.double().numpy() @ on_z)
-        gamma = float(self.gamma)
-        combine_(params, gradient, z, self.rows, weights, lr / gamma, size / math.sqrt(gamma))
+        return weights
 
 
 def _add_rows_(vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -201,7 +196,6 @@ class AveragedLBFGS(Preconditioner):
     """
 
     adaptive = True
-    fused = True
     needs_second_gradient = True
 
     def __init__(
@@ -280,27 +274,14 @@ class AveragedLBFGS(Preconditioner):
         """
         outs = self._spare or (None, None)
         s, y = (flatten(v, self.lead, o) for v, o in zip((moved, change), outs, strict=True))
-        self._take(s, y, (dot(s, s), dot(s, y), dot(y, y)), noise)
+        self.take_pair(s, y, (dot(s, s), dot(s, y), dot(y, y)), noise)
 
-    def observe_from_(
-        self,
-        start: tuple[list[Tensor], list[Tensor]],
-        params: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        noise: NoiseStream,
-    ) -> None:
-        """Take in the move that ends here, see :meth:`observe`."""
-        if not noise.fuses(params, grads, *start):
-            super().observe_from_(start, params, grads, noise)
-            return
-        from lightning_sgmcmc.kernels.lbfgs import pair
+    def memory_for_pair(self) -> tuple[Tensor, Tensor]:
+        """Return vectors [d] for the next pair, of the one that it replaces if there is one."""
+        like = self.buffers()[0]
+        return self._spare or (torch.empty_like(like), torch.empty_like(like))
 
-        like = self._buffers()[0]
-        s, y = self._spare or (torch.empty_like(like), torch.empty_like(like))
-        products = pair(start, params, grads, s, y).to(like.dtype)
-        self._take(s, y, (products[:1], products[1:2], products[2:]), noise)
-
-    def _take(
+    def take_pair(
         self, s: Tensor, y: Tensor, products: tuple[Tensor, Tensor, Tensor], noise: NoiseStream
     ) -> None:
         """Average in the operator that a pair makes, given s's, s'y and y'y."""
@@ -329,7 +310,7 @@ class AveragedLBFGS(Preconditioner):
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
-        vector, result, _ = self._buffers()
+        vector, result, _ = self.buffers()
         flatten(vectors, self.lead, vector)
         for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
             product = operator.apply(vector, None if i else result)
@@ -342,7 +323,7 @@ class AveragedLBFGS(Preconditioner):
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw sum_j sqrt(w_j) S_j z_j."""
-        vector, _, result = self._buffers()
+        vector, _, result = self.buffers()
         for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
             z = flatten(stream.increments(), self.lead, vector)
             eta = operator.root(z, None if i else result)
@@ -352,46 +333,11 @@ class AveragedLBFGS(Preconditioner):
                 result.add_(eta)
         return unflatten(result, self._like, self.lead)
 
-    def move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-    ) -> None:
-        """Add sum_j (sqrt(w_j) size * S_j z_j - w_j lr * G_j gradient) to ``params``."""
-        vector, z, result = self._buffers()
-        flatten(gradient, self.lead, vector)
-        for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
-            flatten(stream.increments(), self.lead, z)
-            step = operator.step(vector, z, weight * lr, weight**0.5 * size, None if i else result)
-            if i:
-                result.add_(step)
-        torch._foreach_add_(params, unflatten(result, params, self.lead))
+    def weighted_operators(self) -> list[tuple[float, LBFGSOperator]]:
+        """Return the operators that C is the average of, with their weights."""
+        return list(zip(self._weights, self._operators, strict=True))
 
-    def compiles(
-        self, params: Sequence[Tensor], gradient: Sequence[Tensor], stream: NoiseStream
-    ) -> bool:
-        """Return whether every operator has pairs and the loops serve these tensors."""
-        return stream.fuses(params, gradient) and all(op.rows is not None for op in self._operators)
-
-    def compiled_move_(
-        self,
-        params: list[Tensor],
-        gradient: list[Tensor],
-        stream: NoiseStream,
-        lr: float,
-        size: float,
-        pull: tuple[float, float],
-    ) -> None:
-        """Add sum_j (sqrt(w_j) size * S_j z_j - w_j lr * G_j gradient) to ``params``."""
-        for weight, operator in zip(self._weights, self._operators, strict=True):
-            z = stream.increments()
-            operator.move_(params, gradient, z, weight * lr, weight**0.5 * size, pull)
-            pull = (0.0, 0.0)  # the gradient holds it now
-
-    def _buffers(self) -> list[Tensor]:
+    def buffers(self) -> list[Tensor]:
         """Return three vectors: an argument, a product, and noise that outlives both."""
         if not self._work or self._work[0].device != self._like[0].device:
             first = flatten([torch.zeros_like(p) for p in self._like], self.lead)

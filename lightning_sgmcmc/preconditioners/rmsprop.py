@@ -67,29 +67,29 @@ class RMSProp(Diagonal):
         self.needs_target = gamma_probes is not None
         # V and C^(1/2) as vectors, and the same memory as lists like the parameters.
         self._flat = (torch.empty(0), torch.empty(0))
-        self._square_avg: list[Tensor] = []
+        #: V, shaped like the parameters.
+        self.square_avg: list[Tensor] = []
         self._root: list[Tensor] = []
-        self._started = False
+        #: Whether V has seen a gradient.
+        self.started = False
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Allocate V for these parameters."""
         super().attach(params, lead)
-        self._started = False
+        self.started = False
         zeros = flatten([torch.zeros_like(p) for p in params])
         self._flat = (zeros, zeros.clone())
-        self._square_avg, self._root = (unflatten(vector, params) for vector in self._flat)
+        self.square_avg, self._root = (unflatten(vector, params) for vector in self._flat)
         self._refresh()
 
     def update(self, grads: Sequence[Tensor]) -> None:
         """V <- alpha V + (1 - alpha) g^2."""
-        if self.start_at_gradient and not self._started:
-            torch._foreach_addcmul_(self._square_avg, list(grads), list(grads))
+        if self.start_at_gradient and not self.started:
+            torch._foreach_addcmul_(self.square_avg, list(grads), list(grads))
         else:
             self._flat[0].mul_(self.alpha)
-            torch._foreach_addcmul_(
-                self._square_avg, list(grads), list(grads), value=1 - self.alpha
-            )
-        self._started = True
+            torch._foreach_addcmul_(self.square_avg, list(grads), list(grads), value=1 - self.alpha)
+        self.started = True
         self._refresh()
 
     def _refresh(self) -> None:
@@ -102,12 +102,21 @@ class RMSProp(Diagonal):
             shifts = [per_chain(self.floor * means, r) for r in self._root]
             torch._foreach_add_(self._root, shifts)
         elif self.floor:
-            root.add_(self.floor * float(root.mean(dtype=torch.float64)))
+            root.add_(self.shift())
         root.add_(self.eps).rsqrt_()
+
+    def shift(self) -> float:
+        """Return floor * mean(sqrt V) of a single chain, where the root holds sqrt V."""
+        return self.floor * float(self._flat[1].mean(dtype=torch.float64))
 
     def root(self) -> list[Tensor]:
         """Return C^(1/2)."""
         return self._root
+
+    def freeze(self) -> None:
+        """Keep C as V makes it, to the bit as a resumed run makes it."""
+        super().freeze()
+        self._refresh()
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
@@ -134,7 +143,7 @@ class RMSProp(Diagonal):
         result = list(torch._foreach_mul(diagonal, list(grads)))
         torch._foreach_mul_(result, -(1 - self.alpha))
         self.apply_(self.apply_(result))
-        roots = torch._foreach_sqrt(self._square_avg)
+        roots = torch._foreach_sqrt(self.square_avg)
         torch._foreach_clamp_min_(roots, torch.finfo(roots[0].dtype).tiny)
         torch._foreach_div_(result, roots)
         return result
@@ -153,15 +162,15 @@ class RMSProp(Diagonal):
     def state_dict(self) -> dict[str, Any]:
         """Return V and whether it is frozen."""
         return super().state_dict() | {
-            "square_avg": self._square_avg,
-            "started": self._started,
+            "square_avg": self.square_avg,
+            "started": self.started,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore V, and C from it."""
         super().load_state_dict(state)
-        torch._foreach_copy_(self._square_avg, list(state["square_avg"]))
-        self._started = bool(state["started"])
+        torch._foreach_copy_(self.square_avg, list(state["square_avg"]))
+        self.started = bool(state["started"])
         self._refresh()
 
     def __repr__(self) -> str:

@@ -162,6 +162,7 @@ def build(
             "preconditioner": repr(sampler.preconditioner),
             "prior": repr(sampler.prior),
             "lr": sampler.lr,
+            "implementation": sampler.implementation,
         },
         "seed": sampler.seed,
         "temperature": sampler.temperature,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc import steps
 from lightning_sgmcmc.noise import Increments, NoiseStream
 from lightning_sgmcmc.preconditioners import Identity, Preconditioner
 from lightning_sgmcmc.priors import FlatPrior, Prior
@@ -36,7 +37,8 @@ class Sampler(torch.optim.Optimizer):
 
     ``step(closure)`` takes the gradient of the *mean* negative log-likelihood of a minibatch, by
     calling the closure if there is one and from ``p.grad`` otherwise, and moves every parameter.
-    Subclasses say how, in :meth:`_move`.
+    Subclasses say how, in :meth:`formula`; :mod:`lightning_sgmcmc.steps` may take the same step by
+    a faster implementation, and does so only while nothing that it stands for is overridden.
 
     Args:
         params: Parameters or one parameter group, as for any torch optimizer; pairs of name and
@@ -100,6 +102,8 @@ class Sampler(torch.optim.Optimizer):
         if num_data is not None:
             self.num_data = num_data
         self.steps_taken = 0
+        #: What computed the last move, :data:`~lightning_sgmcmc.steps.FORMULA` or a faster one.
+        self.implementation = steps.FORMULA
         #: Minibatch gradients used so far.
         self.gradients = 0
         self._one_generator = False
@@ -308,7 +312,7 @@ class Sampler(torch.optim.Optimizer):
         """Learn from a gradient and move; return what the second gradient completes, if any."""
         wants_pair = "second_gradient" in self.needs
         if not self.preconditioner.frozen:
-            self.preconditioner.update(grads)
+            steps.update(self.preconditioner, grads, self.params, self.stream)
         pair = None
         if wants_pair:
             pair = self._start_pair(grads)
@@ -322,15 +326,7 @@ class Sampler(torch.optim.Optimizer):
         if not self._pair or self._pair[0][0].device != self.params[0].device:
             self._pair = tuple([torch.empty_like(p) for p in self.params] for _ in range(2))
         moved, change = self._pair
-        if self.stream.fuses(self.params, grads, moved):
-            from lightning_sgmcmc.kernels.lbfgs import negate
-
-            negate([*self.params, *grads], [*moved, *change])
-            return moved, change
-        for old, p in zip(moved, self.params, strict=True):
-            torch.neg(p, out=old)
-        for old, g in zip(change, grads, strict=True):
-            torch.neg(g, out=old)
+        steps.negate([*self.params, *grads], [*moved, *change], self.stream)
         return moved, change
 
     def _learn(self, pair: Pair, grads: list[Tensor]) -> None:
@@ -339,12 +335,20 @@ class Sampler(torch.optim.Optimizer):
             # A pair that reached into masked weights would bend C on the others.
             grads = list(torch._foreach_mul(grads, self.masks))
             self._masked(pair[1])
-        self.preconditioner.observe_from_(pair, self.params, grads, self.stream)
+        steps.observe(self.preconditioner, pair, self.params, grads, self.stream)
         self.gradients += 1
 
-    @abstractmethod
     def _move(self, grads: list[Tensor]) -> None:
-        """Change the parameters by one step; ``grads`` may be overwritten."""
+        """Take :meth:`formula`'s step, by whatever implementation stands for it."""
+        self.implementation = steps.move(self, grads)
+
+    @abstractmethod
+    def formula(self, grads: list[Tensor]) -> None:
+        """Change the parameters by one step, in plain torch.
+
+        Args:
+            grads: The mean likelihood gradient; may be overwritten.
+        """
 
     def drift(self, grads: list[Tensor]) -> list[Tensor]:
         """Return C (grad mean NLL + grad(-log p) / N), overwriting ``grads``."""

@@ -218,7 +218,8 @@ class HMC(Sampler):
             self._theta = []  # the likelihood may use what the prior has learned
         return loss
 
-    def _move(self, grads: list[Tensor]) -> None:
+    def formula(self, grads: list[Tensor]) -> None:
+        """Refuse a single step."""
         raise RuntimeError("HMC moves by whole trajectories: call step(closure)")
 
     def _know_state(self, closure: Callable[[], Any]) -> None:

@@ -142,10 +142,12 @@ class ChainsInTurn(Sampler):
         self._count()
 
     def _count(self) -> None:
+        self.implementation = self.samplers[0].implementation
         self.steps_taken = self.samplers[0].steps_taken
         self.gradients = self.samplers[0].gradients
 
-    def _move(self, grads: list[Tensor]) -> None:
+    def formula(self, grads: list[Tensor]) -> None:
+        """The chains move themselves."""
         raise AssertionError("the chains move themselves")
 
     def set_masks(self, masks: Sequence[Tensor] | None) -> None:

@@ -170,7 +170,8 @@ class SGFS(Sampler):
             )
         return super()._advance(grads)
 
-    def _move(self, grads: list[Tensor]) -> None:
+    def formula(self, grads: list[Tensor]) -> None:
+        """Take the step of the class's equation, with the minibatch's noise counted."""
         assert self.num_data is not None
         alpha, gamma, scale = self.alpha, self.gamma, self.temperature / self.num_data
         if isinstance(self.b, str) and not self.count_prior:

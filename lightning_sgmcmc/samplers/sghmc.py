@@ -111,7 +111,13 @@ class SGHMC(Sampler):
         super().freeze()
         self._velocity = []
 
-    def _move(self, grads: list[Tensor]) -> None:
+    @property
+    def velocity(self) -> list[Tensor]:
+        """w, empty before the first step."""
+        return self._velocity
+
+    def formula(self, grads: list[Tensor]) -> None:
+        """Take the steps B, A, O and A."""
         if not self._velocity:
             self._velocity = list(torch._foreach_mul(self.noise(), math.sqrt(self.temperature)))
         assert self.num_data is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.noise import Increments
-from lightning_sgmcmc.preconditioners import Identity, Preconditioner
+from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers.base import Sampler
 
@@ -80,42 +80,24 @@ class SGLD(Sampler):
         )
         self.increments = increments
 
-    def _move(self, grads: list[Tensor]) -> None:
+    def noise_size(self) -> float:
+        """Return the standard deviation of a step's noise where C = 1, sqrt(2 lr T/N)."""
         assert self.num_data is not None
-        lr, scale = self.lr, self.temperature / self.num_data
-        gamma = None
+        return math.sqrt(2 * self.lr * (self.temperature / self.num_data))
+
+    def formula(self, grads: list[Tensor]) -> None:
+        """Theta <- theta - lr C (grad mean NLL + grad(-log p)/N) + sqrt(2 lr T/N) C^(1/2) z."""
+        torch._foreach_add_(self.params, self.drift(grads), alpha=-self.lr)
+        size = self.noise_size()
+        if size:
+            torch._foreach_add_(self.params, self.noise(), alpha=size)
+
+    def _move(self, grads: list[Tensor]) -> None:
+        """Take the step, and add lr T/N Gamma at the weights before it."""
+        assert self.num_data is not None
+        gamma, scale = None, self.temperature / self.num_data
         if scale and self.target is not None:
             gamma = self.preconditioner.gamma(self.target, grads, self.stream)
-        size = math.sqrt(2 * lr * scale)
-        # A step that is colder still would divide by what rounding takes for 0.
-        whole = self.masks is None and size > 1e-12 * lr
-        if whole and self.preconditioner.compiles(self.params, grads, self.stream):
-            self._compiled_move(grads, lr, size)
-        elif whole and self.preconditioner.fused:
-            self.prior.add_gradient_(grads, self.params, 1 / self.num_data)
-            self.preconditioner.move_(self.params, grads, self.stream, lr, size)
-        else:
-            self._drift_and_diffuse(grads, lr, size)
+        super()._move(grads)
         if gamma is not None:
-            torch._foreach_add_(self.params, self._masked(gamma), alpha=lr * scale)
-
-    def _compiled_move(self, grads: list[Tensor], lr: float, size: float) -> None:
-        assert self.num_data is not None
-        pull = self.prior.quadratic()
-        if pull is None:
-            self.prior.add_gradient_(grads, self.params, 1 / self.num_data)
-            pull = (0.0, 0.0)
-        a, b = pull
-        self.preconditioner.compiled_move_(
-            self.params, grads, self.stream, lr, size, (a / self.num_data, b)
-        )
-
-    def _drift_and_diffuse(self, grads: list[Tensor], lr: float, size: float) -> None:
-        torch._foreach_add_(self.params, self.drift(grads), alpha=-lr)
-        if not size:
-            return
-        plain = isinstance(self.preconditioner, Identity) and self.masks is None
-        if plain and self.increments == "moment-matched":
-            self.stream.add_increments_(self.params, size)
-        else:
-            torch._foreach_add_(self.params, self.noise(), alpha=size)
+            torch._foreach_add_(self.params, self._masked(gamma), alpha=self.lr * scale)

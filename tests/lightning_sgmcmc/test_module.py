@@ -102,7 +102,7 @@ def test_preconditioner_freezes_where_burn_in_ends(tmp_path: Path) -> None:
 
     class Watch(GradualPruning):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kw: Any) -> None:
-            seen.append(pl_module.chain.sampler.preconditioner._square_avg[0].clone())
+            seen.append(pl_module.chain.sampler.preconditioner.square_avg[0].clone())
 
     trainer(tmp_path, 20, [Watch(0.0, 0, 1)]).fit(module, datamodule=ToyData())
     changes = [not torch.equal(a, b) for a, b in pairwise(seen)]

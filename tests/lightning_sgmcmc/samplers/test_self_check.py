@@ -42,19 +42,15 @@ class PriorOnBoth(SGLD):
 class UnrootedNoise(PSGLD):
     """Scales the noise by C instead of its root."""
 
-    def __init__(self, *args: Any, **kw: Any) -> None:
-        super().__init__(*args, **kw)
-        self.preconditioner.fused = False
-
     def noise(self) -> list[Tensor]:
         return self.preconditioner.apply_(self.stream.normal())
 
 
 class ColdMetric(RMSProp):
-    """Has half of the noise's variance where drift and noise are one step."""
+    """Has half of the noise's variance."""
 
-    def move_(self, params, gradient, stream, lr, size) -> None:  # type: ignore[no-untyped-def]
-        super().move_(params, gradient, stream, lr, size * 0.5**0.5)
+    def noise(self, stream: Any) -> list[Tensor]:
+        return [z * 0.5**0.5 for z in super().noise(stream)]
 
 
 class ColdMomentum(SGHMC):

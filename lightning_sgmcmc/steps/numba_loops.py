@@ -1,0 +1,208 @@
+"""Steps by the compiled loops of :mod:`lightning_sgmcmc.kernels`, which read each vector once.
+
+They serve single chains of contiguous float32 tensors on the CPU, without masks, where Numba is
+installed (``stream.fuses``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners import (
+    AveragedLBFGS,
+    DiagonalFisher,
+    Identity,
+    QuasiDiagonalFisher,
+    RMSProp,
+)
+from lightning_sgmcmc.steps.one_pass import FISHER, RMSPROP, whole
+from lightning_sgmcmc.steps.registry import Start, faster_move, faster_update, quadratic
+
+NAME = "numba"
+
+
+def _serves(sampler: Any, grads: list[Tensor]) -> bool:
+    return whole(sampler, grads) and sampler.stream.fuses(sampler.params, grads)
+
+
+def _gradient(sampler: Any, grads: list[Tensor]) -> tuple[float, float]:
+    """Return the pull (a, b) that the loops add as a (theta - b), or add the prior's here."""
+    pull = quadratic(sampler.prior)
+    if pull is None:
+        sampler.prior.add_gradient_(grads, sampler.params, 1 / sampler.num_data)
+        return 0.0, 0.0
+    return pull[0] / sampler.num_data, pull[1]
+
+
+@faster_move(NAME, "SGLD", Identity, ("apply_", "noise"), _serves, rank=1)
+def _langevin_identity(sampler: Any, grads: list[Tensor]) -> None:
+    from lightning_sgmcmc.kernels.langevin import identity_, langevin_
+
+    lr, size, stream = sampler.lr, sampler.noise_size(), sampler.stream
+    pull = _gradient(sampler, grads)
+    if sampler.increments == "moment-matched":
+        numbers, scale = stream.matched_bytes()
+        identity_(sampler.params, grads, numbers, lr, size * scale, pull)
+    else:
+        langevin_(sampler.params, grads, stream.increments(), None, lr, size, pull)
+
+
+@faster_move(NAME, "SGLD", RMSProp, RMSPROP, _serves, rank=1)
+def _langevin_rmsprop(sampler: Any, grads: list[Tensor]) -> None:
+    from lightning_sgmcmc.kernels.langevin import langevin_
+
+    pull, root = _gradient(sampler, grads), sampler.preconditioner.root()
+    z = sampler.stream.increments()
+    langevin_(sampler.params, grads, z, root, sampler.lr, sampler.noise_size(), pull)
+
+
+def _has_fisher(sampler: Any, grads: list[Tensor]) -> bool:
+    return sampler.preconditioner.updates > 0 and _serves(sampler, grads)
+
+
+@faster_move(NAME, "SGLD", DiagonalFisher, (*FISHER, "damping"), _has_fisher, rank=1)
+def _langevin_fisher(sampler: Any, grads: list[Tensor]) -> None:
+    """Step from J itself, so that C need not be made."""
+    from lightning_sgmcmc.kernels.langevin import diagonal_
+
+    metric, pull = sampler.preconditioner, _gradient(sampler, grads)
+    damping, z = float(metric.damping()), sampler.stream.increments()
+    lr, size = sampler.lr, sampler.noise_size()
+    diagonal_(sampler.params, grads, z, metric.squares, damping, lr, size, pull)
+
+
+def _has_products(sampler: Any, grads: list[Tensor]) -> bool:
+    products = sampler.preconditioner.products
+    return _has_fisher(sampler, grads) and sampler.stream.fuses(products)
+
+
+@faster_move(
+    NAME,
+    "SGLD",
+    QuasiDiagonalFisher,
+    (*FISHER, "damping", "off_biases_", "onto_biases_"),
+    _has_products,
+    rank=1,
+)
+def _langevin_quasi_diagonal(sampler: Any, grads: list[Tensor]) -> None:
+    """Step from J itself."""
+    from lightning_sgmcmc.kernels.langevin import diagonal_, quasi_diagonal_
+
+    metric, pull = sampler.preconditioner, _gradient(sampler, grads)
+    step = (float(metric.damping()), sampler.lr, sampler.noise_size(), pull)
+    vectors = (sampler.params, grads, sampler.stream.increments(), metric.squares)
+    if metric.units:
+        weights, biases = (
+            [[v[i] for v in vectors] for i in side] for side in zip(*metric.units, strict=True)
+        )
+        quasi_diagonal_(weights, metric.products, biases, *step)
+    if metric.alone:
+        theta, g, z, squares = ([v[i] for i in metric.alone] for v in vectors)
+        diagonal_(theta, g, z, squares, *step)
+
+
+def _has_pairs(sampler: Any, grads: list[Tensor]) -> bool:
+    operators = sampler.preconditioner.weighted_operators()
+    return all(op.rows is not None for _, op in operators) and _serves(sampler, grads)
+
+
+@faster_move(NAME, "SGLD", AveragedLBFGS, ("apply_", "noise"), _has_pairs, rank=1)
+def _langevin_lbfgs(sampler: Any, grads: list[Tensor]) -> None:
+    """Theta += sum_j (sqrt(w_j) size S_j z_j - w_j lr G_j gradient), two passes an operator."""
+    from lightning_sgmcmc.kernels.lbfgs import combine_, project
+
+    pull, params = _gradient(sampler, grads), sampler.params
+    for weight, operator in sampler.preconditioner.weighted_operators():
+        lr, size = weight * sampler.lr, weight**0.5 * sampler.noise_size()
+        z = sampler.stream.increments()
+        on_gradient, on_z = project(params, grads, z, operator.rows, pull)
+        coefficients = operator.coefficients(on_gradient, on_z, lr, size)
+        gamma = float(operator.gamma)
+        rows = operator.rows
+        combine_(params, grads, z, rows, coefficients, lr / gamma, size / math.sqrt(gamma))
+        pull = (0.0, 0.0)  # the gradient holds it now
+
+
+def _has_velocity(sampler: Any, grads: list[Tensor]) -> bool:
+    w = sampler.velocity
+    return (
+        bool(w)
+        and sampler.temperature > 0
+        and sampler.masks is None
+        and (sampler.stream.fuses(sampler.params, grads, w))
+    )
+
+
+def _baoab(sampler: Any, grads: list[Tensor]) -> None:
+    """Take B, A, O and A in one pass."""
+    from lightning_sgmcmc.kernels.langevin import baoab_
+
+    metric, mu, root_eta = sampler.preconditioner, sampler.momentum, math.sqrt(sampler.eta)
+    root = None if isinstance(metric, Identity) else metric.root()
+    pull = _gradient(sampler, grads)
+    z = sampler.stream.increments()
+    size = math.sqrt((1 - mu**2) * sampler.temperature)
+    kick = root_eta * sampler.num_data
+    baoab_(sampler.params, sampler.velocity, grads, z, root, kick, root_eta / 2, mu, size, pull)
+
+
+for _metric, _methods in (
+    (Identity, ("apply_", "noise")),
+    (RMSProp, RMSPROP),
+    (DiagonalFisher, FISHER),
+):
+    faster_move(
+        NAME,
+        "SGHMC",
+        _metric,
+        _methods,
+        _has_velocity,
+        integrator_methods=("_thermalise",),
+        rank=1,
+    )(_baoab)
+
+
+def _updates(
+    metric: RMSProp, grads: Sequence[Tensor], params: Sequence[Tensor], stream: NoiseStream
+) -> bool:
+    return metric.started and stream.fuses(params, grads, metric.square_avg)
+
+
+@faster_update(NAME, RMSProp, ("update", "_refresh", "root"), _updates)
+def _update_rmsprop(metric: RMSProp, grads: Sequence[Tensor]) -> None:
+    """V <- alpha V + (1 - alpha) g^2 and C^(1/2), in one pass, or two with a floor."""
+    from lightning_sgmcmc.kernels.metrics import rmsprop_, rmsprop_root_
+
+    V, root = metric.square_avg, metric.root()
+    if metric.floor:
+        rmsprop_(V, root, grads, metric.alpha)
+        rmsprop_root_(root, metric.shift(), metric.eps)
+    else:
+        rmsprop_(V, root, grads, metric.alpha, metric.eps)
+
+
+def _pairs(
+    metric: AveragedLBFGS, grads: Sequence[Tensor], params: Sequence[Tensor], stream: NoiseStream
+) -> bool:
+    return stream.fuses(params, grads)
+
+
+@faster_update(NAME, AveragedLBFGS, ("observe", "observe_from_"), _pairs, of_pairs=True)
+def _observe_lbfgs(
+    metric: AveragedLBFGS,
+    start: Start,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    stream: NoiseStream,
+) -> None:
+    """Make a pair and its products in one pass."""
+    from lightning_sgmcmc.kernels.lbfgs import pair
+
+    s, y = metric.memory_for_pair()
+    products = pair(start, params, grads, s, y).to(s.dtype)
+    metric.take_pair(s, y, (products[:1], products[1:2], products[2:]), stream)

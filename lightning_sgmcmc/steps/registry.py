@@ -1,0 +1,207 @@
+"""Which implementation takes a step: the formula, or a faster one that stands for it exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners import Preconditioner
+
+#: Name of the plain torch formula among the implementations.
+FORMULA = "torch"
+
+Vectors = Sequence[Tensor]
+#: The weights and gradient before a move, negated.
+Start = tuple[list[Tensor], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Faster:
+    """A faster implementation for one combination of classes.
+
+    Attributes:
+        name: As results name it.
+        run: What stands for the methods.
+        serves: Whether it can take this very step: device, type, masks, the state of the metric.
+        metric: The metric's class.
+        metric_methods: Names of the metric's methods that it stands for.
+        integrator: Name of the sampler's class, for a move.
+        integrator_methods: Names of the sampler's methods that it stands for.
+        rank: Of several that serve, the one of highest rank is taken.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    serves: Callable[..., bool]
+    metric: type[Preconditioner]
+    metric_methods: tuple[str, ...]
+    integrator: str = ""
+    integrator_methods: tuple[str, ...] = ()
+    rank: int = 0
+
+
+_MOVES: list[Faster] = []
+_UPDATES: list[Faster] = []
+_OBSERVATIONS: list[Faster] = []
+
+#: The methods of a sampler that make its step.
+_STEP = ("formula", "drift", "noise", "_masked")
+
+
+def faster_move(
+    name: str,
+    integrator: str,
+    metric: type[Preconditioner],
+    metric_methods: tuple[str, ...],
+    serves: Callable[[Any, list[Tensor]], bool],
+    *,
+    integrator_methods: tuple[str, ...] = (),
+    rank: int = 0,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register ``run(sampler, grads)`` for a move: see :class:`Faster`.
+
+    It stands for the sampler's ``formula``, ``drift`` and ``noise``, for the prior's
+    ``add_gradient_``, which it may replace by ``prior.quadratic()``, and for the methods named.
+    """
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        methods = (*_STEP, *integrator_methods)
+        _MOVES.append(Faster(name, run, serves, metric, metric_methods, integrator, methods, rank))
+        _moves_of.cache_clear()
+        return run
+
+    return register
+
+
+def faster_update(
+    name: str,
+    metric: type[Preconditioner],
+    metric_methods: tuple[str, ...],
+    serves: Callable[..., bool],
+    *,
+    of_pairs: bool = False,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register how a metric learns from a gradient, or ``of_pairs``: see :class:`Faster`."""
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        found = Faster(name, run, serves, metric, metric_methods)
+        (_OBSERVATIONS if of_pairs else _UPDATES).append(found)
+        return run
+
+    return register
+
+
+def move(sampler: Any, grads: list[Tensor]) -> str:
+    """Change the parameters by one step of a sampler; return the implementation's name."""
+    for implementation in _moves_of(sampler.__class__, sampler.preconditioner.__class__):
+        if (
+            _untouched(sampler, implementation.integrator_methods)
+            and _untouched(sampler.preconditioner, implementation.metric_methods)
+            and _untouched(sampler.prior, ("add_gradient_", "quadratic"))
+            and implementation.serves(sampler, grads)
+        ):
+            implementation.run(sampler, grads)
+            return implementation.name
+    sampler.formula(grads)
+    return FORMULA
+
+
+def update(metric: Preconditioner, grads: Vectors, params: Vectors, stream: NoiseStream) -> None:
+    """Show a metric the mean likelihood gradient at the current weights."""
+    for implementation in _learners(_UPDATES, metric):
+        if implementation.serves(metric, grads, params, stream):
+            implementation.run(metric, grads)
+            return
+    metric.update(grads)
+
+
+def observe(
+    metric: Preconditioner, start: Start, params: Vectors, grads: Vectors, stream: NoiseStream
+) -> None:
+    """Show a metric the move that ends here and the change of the gradient along it.
+
+    Args:
+        metric: The metric.
+        start: Minus the weights and minus the gradient before it; overwritten.
+        params: The weights.
+        grads: The mean likelihood gradient there.
+        stream: The chain's noise.
+    """
+    for implementation in _learners(_OBSERVATIONS, metric):
+        if implementation.serves(metric, grads, params, stream):
+            implementation.run(metric, start, params, grads, stream)
+            return
+    metric.observe_from_(start, params, grads, stream)
+
+
+def quadratic(prior: Any) -> tuple[float, float] | None:
+    """Return (a, b) with grad(-log p) = a (theta - b), None where the prior is not known as such.
+
+    ``quadratic`` counts only if no subclass of its class overrides ``add_gradient_``.
+    """
+    return prior.quadratic() if _said_together(prior.__class__) else None
+
+
+@lru_cache(maxsize=256)
+def _said_together(prior: Any) -> bool:
+    def depth(name: str) -> int:
+        return next(i for i, c in enumerate(prior.__mro__) if name in vars(c))
+
+    return depth("quadratic") <= depth("add_gradient_")
+
+
+def negate(sources: Vectors, out: Vectors, stream: NoiseStream) -> None:
+    """Write minus some vectors into others."""
+    if stream.fuses(sources, out):
+        from lightning_sgmcmc.kernels import lbfgs
+
+        lbfgs.negate(sources, out)
+        return
+    for source, target in zip(sources, out, strict=True):
+        torch.neg(source, out=target)
+
+
+@lru_cache(maxsize=256)
+def _moves_of(sampler: Any, metric: Any) -> tuple[Faster, ...]:
+    """Return the implementations whose methods these classes have not overridden."""
+    found = []
+    for one in _MOVES:
+        integrator = next((c for c in sampler.__mro__ if _is_ours(c, one.integrator)), None)
+        if integrator is None or not issubclass(metric, one.metric):
+            continue
+        if _same(sampler, integrator, one.integrator_methods) and _same(
+            metric, one.metric, one.metric_methods
+        ):
+            found.append(one)
+    return tuple(sorted(found, key=lambda one: -one.rank))
+
+
+def _learners(registered: list[Faster], metric: Preconditioner) -> Iterator[Faster]:
+    for one in registered:
+        if (
+            isinstance(metric, one.metric)
+            and _same(type(metric), one.metric, one.metric_methods)
+            and _untouched(metric, one.metric_methods)
+        ):
+            yield one
+
+
+def _is_ours(cls: type, name: str) -> bool:
+    return cls.__name__ == name and cls.__module__.startswith("lightning_sgmcmc.samplers.")
+
+
+@lru_cache(maxsize=1024)
+def _same(cls: Any, base: Any, methods: tuple[str, ...]) -> bool:
+    """Return whether a class still has a base's methods."""
+    return all(getattr(cls, name) is getattr(base, name) for name in methods)
+
+
+def _untouched(instance: Any, methods: tuple[str, ...]) -> bool:
+    """Return whether an object has none of these methods of its own."""
+    return not any(name in vars(instance) for name in methods)
