@@ -20,9 +20,9 @@ import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from lightning_sgmcmc import checks, results
+from lightning_sgmcmc import checks, class_switch, results
 from lightning_sgmcmc.callbacks import (
     ChainCheckpoint,
     ChainDivergedError,
@@ -99,7 +99,7 @@ class ChainCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             run=False,
-            args=list(args),
+            args=class_switch.classes_first(args),
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -139,6 +139,13 @@ class ChainCLI(LightningCLI):
             default="lightning-sgmcmc",
             help="project in Weights & Biases; null for none",
         )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse the command line, and say what a class took over from the one it replaces."""
+        with class_switch.own_arguments() as switches:
+            super().parse_arguments(parser, args)
+        for note in class_switch.notes(switches, self.config):
+            rank_zero_info(f"Note: {note}")
 
     def before_instantiate_classes(self) -> None:
         """Name the run, seed the chain, choose the folder and find the checkpoint."""
