@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 _NOT_OPTIONS = ("self", "args", "kwargs", "chain", "params", "net")
-_LIBRARIES = ("torch.", "lightning.", "builtins")
 
 
 def argument_names(kind: type) -> list[str]:
     """Return the names of a class's options, with those that it passes on to its bases."""
     names: dict[str, None] = {}
     for base in kind.__mro__:
-        if base.__module__.startswith(_LIBRARIES):
-            break
         if "__init__" not in vars(base):
             continue
         parameters = inspect.signature(base.__init__).parameters
@@ -35,6 +33,8 @@ def arguments_of(built: object) -> dict[str, Any]:
         value = getattr(built, name, inspect.Parameter.empty)
         if value is inspect.Parameter.empty or inspect.ismethod(value):
             continue
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
         plain = value is None or isinstance(value, (bool, int, float, str, tuple, list, Mapping))
         found[name] = value if plain else type(value).__name__
     return found

@@ -309,7 +309,8 @@ def finish(cli: ChainCLI, seconds: float) -> None:
     for name, figure in draw_all(folder, keep, module).items():
         figure.savefig(figures / f"{name}.png", dpi=130)
     _send(trainer, content, figures)
-    rows = module.summary(content) if content["metrics"] else []
+    rows = [("chain", content["sampler"]["label"])]
+    rows += module.summary(content) if content["metrics"] else []
     chains = content["num_chains"]
     of_each = f" of each of {chains} chains" if chains > 1 else ""
     rows.append(("draws kept", f"{content['num_draws']}{of_each}"))

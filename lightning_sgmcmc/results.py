@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lightning_sgmcmc import label
 from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.diagnostics import alarms, configurational_temperature, summarise
 from lightning_sgmcmc.module import SGMCMCModule
@@ -91,7 +92,7 @@ def diagnostics(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> di
     """Return what tells whether the draws are a sample of the stated target, with alarms."""
     sampler = module.sampler
     result: dict[str, Any] = {
-        "minibatches": module.stream.sampling if module.stream is not None else "dataloader",
+        "minibatches": _batches(module),
         "step_size": sampler.lr,
         "stability": module.stability,
         "notes": module.notes(),
@@ -134,6 +135,11 @@ def diagnostics(trainer: L.Trainer, module: SGMCMCModule, keep: KeepDraws) -> di
     return result
 
 
+def _batches(module: SGMCMCModule) -> str:
+    """Return how minibatches were drawn."""
+    return module.stream.sampling if module.stream is not None else "dataloader"
+
+
 def _joined(trainer: L.Trainer, traces: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return traces [K, ...] with the chains of all processes."""
     if replicas(trainer).data_parallel:
@@ -153,12 +159,7 @@ def build(
         "schema": 1,
         "provenance": provenance(module.device),
         "task": task,
-        "sampler": {
-            "name": sampler.name,
-            "preconditioner": repr(sampler.preconditioner),
-            "prior": repr(sampler.prior),
-            "lr": sampler.lr,
-        },
+        "sampler": label.describe(sampler, module._scheduler(0), _batches(module)),
         "seed": sampler.seed,
         "temperature": sampler.temperature,
         "num_data": sampler.num_data,
