@@ -83,7 +83,8 @@ def own_arguments() -> Iterator[list[Switch]]:
         original(parser_or_action, previous, value)  # drops what the new class does not accept
         kept = {name: arguments[name] for name in names if name in arguments}
         dropped = [name for name in names if name not in kept]
-        switches.append(Switch(old, value["class_path"], kept, dropped))
+        if _imported(old) not in KEPT:  # a base, which stands for what nobody has given
+            switches.append(Switch(old, value["class_path"], kept, dropped))
 
     _typehints.discard_init_args_on_class_path_change = discard
     try:
