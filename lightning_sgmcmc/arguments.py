@@ -14,9 +14,10 @@ def argument_names(kind: type) -> list[str]:
     """Return the names of a class's options, with those that it passes on to its bases."""
     names: dict[str, None] = {}
     for base in kind.__mro__:
-        if "__init__" not in vars(base):
+        init = vars(base).get("__init__")
+        if init is None:
             continue
-        parameters = inspect.signature(base.__init__).parameters
+        parameters = inspect.signature(init).parameters
         names |= dict.fromkeys(parameters)
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             break

@@ -9,7 +9,7 @@ sampled or which chain it is (:data:`KEPT`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
@@ -69,12 +69,13 @@ def own_arguments() -> Iterator[list[Switch]]:
         The switches met so far, the same one possibly several times.
     """
     switches: list[Switch] = []
-    original = _typehints.discard_init_args_on_class_path_change
+    original: Callable[..., None] = _typehints.discard_init_args_on_class_path_change
 
     def discard(parser_or_action: Any, previous: Any, value: Any) -> None:
-        old = previous.get("class_path") if isinstance(previous, (dict, Namespace)) else None
-        arguments = previous.get("init_args") if old else None
-        if not arguments or _same(old, value["class_path"]):
+        if not isinstance(previous, (dict, Namespace)):
+            return
+        old, arguments = previous.get("class_path"), previous.get("init_args")
+        if not old or not arguments or _same(old, value["class_path"]):
             return
         names = list(vars(arguments) if isinstance(arguments, Namespace) else arguments)
         for name in names:
@@ -117,7 +118,8 @@ def classes_first(arguments: Sequence[str]) -> list[str]:
     it names several for one X, options between two are for the first of these.
     """
     groups: list[list[str]] = []
-    start, switched = 0, set()
+    start = 0
+    switched: set[str] = set()
     for argument in arguments:
         if groups and not argument.startswith("-") and _bare(groups[-1]):
             groups[-1].append(argument)

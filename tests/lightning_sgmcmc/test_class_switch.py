@@ -145,7 +145,6 @@ def test_the_same_class_keeps_everything(config: Path, same: str) -> None:
     ("option", "new", "path"),
     [
         ("net", "Deep", "net"),
-        ("schedule", "lightning_sgmcmc.schedules.PolynomialDecay", "schedule"),
         ("sampler.prior", "FanInGaussianPrior", "sampler.init_args.prior"),
         ("sampler.preconditioner", "DiagonalFisher", "sampler.init_args.preconditioner"),
         ("burn_in_optimizer.optimizer", "torch.optim.RMSprop", "burn_in_optimizer.optimizer"),
@@ -153,12 +152,6 @@ def test_the_same_class_keeps_everything(config: Path, same: str) -> None:
 )
 def test_nothing_stays_of_another_class(config: Path, option: str, new: str, path: str) -> None:
     """Each new class takes arguments of the old one's names, and has its own defaults instead."""
-    if option == "schedule":  # from a class whose `gamma` the new one takes too
-        other = "torch.optim.lr_scheduler.ExponentialLR"
-        found = model(config, f"--model.schedule={other}", "--model.schedule.gamma=0.9",
-                      f"--model.schedule={new}", "--model.schedule.b=2")["schedule"]  # fmt: skip
-        assert found["init_args"] == {"b": 2, "gamma": 0.55}
-        return
     name = f"{__name__}.{new}" if option == "net" else new
     found = model(config, f"--model.{option}={name}")
     for key in path.split("."):
@@ -171,6 +164,15 @@ def test_nothing_stays_of_another_class(config: Path, option: str, new: str, pat
     }[new]
     assert found["class_path"].endswith(new)
     assert default.items() <= found["init_args"].items()
+
+
+def test_what_is_given_between_two_classes_is_for_the_first(config: Path) -> None:
+    """Both schedules take a gamma."""
+    first, second = "torch.optim.lr_scheduler.ExponentialLR", "PolynomialDecay"
+    found = model(config, f"--model.schedule={first}", "--model.schedule.gamma=0.9",
+                  f"--model.schedule=lightning_sgmcmc.schedules.{second}",
+                  "--model.schedule.b=2")["schedule"]  # fmt: skip
+    assert found["init_args"] == {"b": 2, "gamma": 0.55}
 
 
 def test_data_keeps_nothing(config: Path) -> None:
@@ -228,9 +230,7 @@ def test_a_line_says_what_stays(config: Path, caplog: Any) -> None:
         "Note: SGLD keeps temperature=0.5 of SGHMC; momentum and preconditioner are dropped",
         "Note: variance and mean of GaussianPrior are dropped",
     ]
-    assert said(config, caplog, f"--data={__name__}.OtherData") == [
-        "Note: size of Data is dropped"
-    ]
+    assert said(config, caplog, f"--data={__name__}.OtherData") == ["Note: size of Data is dropped"]
 
 
 def test_classes_come_before_their_arguments() -> None:
