@@ -31,6 +31,7 @@ class BlockDecay(LambdaLR):
     def __init__(self, optimizer: Optimizer, every: int, factor: float = 0.5) -> None:
         if every < 1 or not 0 < factor <= 1:
             raise ValueError(f"need every >= 1 and factor in (0, 1], got {every} and {factor}")
+        self.every, self.factor = every, factor
         super().__init__(optimizer, lambda step: factor ** (step // every))
 
 
@@ -52,6 +53,7 @@ class PolynomialDecay(LambdaLR):
     def __init__(self, optimizer: Optimizer, b: float, gamma: float = 0.55) -> None:
         if not b > 0 or gamma < 0:
             raise ValueError(f"need b > 0 and gamma >= 0, got {b} and {gamma}")
+        self.b, self.gamma = b, gamma
         super().__init__(optimizer, lambda step: (1 + step / b) ** -gamma)
 
 

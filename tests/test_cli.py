@@ -117,6 +117,34 @@ def test_config_reruns_the_run(configs: Path) -> None:
     assert json.loads((second / "results.json").read_text())["seed"] == 3
 
 
+def test_a_run_is_labelled_by_what_was_built(configs: Path, capsys: Any) -> None:
+    """Of another sampler than the task's, which reruns and continues as it was."""
+    new = ["--model.sampler.lr=0.01", "--model.sampler=SGLD", "--model.sampler.temperature=0.5"]
+    folder = run(configs, "--out", "first", "--checkpoint_every=10", *new)
+    said = json.loads((folder / "results.json").read_text())["sampler"]
+    label = "SGLD, no metric, lr 0.01, GaussianPrior(variance=4, mean=0), T = 0.5"
+    assert said["label"] == label
+    assert said["metric"] == {"name": "Identity", "state": "constant", "arguments": {}}
+    assert said["step"]["schedule"] == "ConstantStep()"
+    assert said["batches"] == "reshuffled"
+    rows = capsys.readouterr().out.split("\n\n")[-2].splitlines()
+    assert re.fullmatch(rf"  chain +{re.escape(label)}", rows[0])
+    cli.main(configs, ["--config", str(folder / "config.yaml"), "--out", "second"])
+    run(configs, "--out", "third", "--checkpoint_every=10", "--trainer.max_steps=23", *new)
+    cli.main(configs, ["--out", "third", "--ckpt_path", "last", "--trainer.max_steps=40"])
+    whole, *others = (
+        load_file(Path(f) / "samples/chain0/step_40.safetensors")
+        for f in ("first", "second", "third")
+    )
+    assert all(torch.equal(whole[k], other[k]) for other in others for k in whole)
+
+
+def test_a_metric_that_froze_says_so(configs: Path) -> None:
+    said = json.loads((run(configs) / "results.json").read_text())["sampler"]
+    assert said["label"].startswith("PSGLD, RMSProp metric (frozen), lr 0.001, GaussianPrior(")
+    assert said["metric"]["arguments"]["alpha"] == 0.99
+
+
 def test_seed_changes_the_chain(configs: Path) -> None:
     a, b = (
         load_file(
@@ -171,7 +199,11 @@ def test_stopped_run_continues(configs: Path) -> None:
         (
             ["--model=tests.test_cli.NoSampler", "--model.sampler=SGLD",
              "--data=tests.toy.ToyData"],
-            "needs lr",
+            "model.sampler needs lr: give --model.sampler.lr",
+        ),
+        (
+            ["--task", "toy", "--model.sampler=SGLD"],  # the step was PSGLD's
+            "model.sampler needs lr: give --model.sampler.lr",
         ),
         (["--task", "toy", "--nonsense=1"], "nonsense"),
         (["--task", "toy", "--trainer.max_steps=few"], "trainer.max_steps: expected int, got few"),

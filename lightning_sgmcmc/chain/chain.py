@@ -389,6 +389,16 @@ class Chain:
         return self.steps >= self.optimizer_steps
 
     @property
+    def schedule(self) -> LRScheduler:
+        """The scheduler of the sampler's step size."""
+        return self._schedulers[0]
+
+    @property
+    def batch_law(self) -> str:
+        """How minibatches are drawn, ``"dataloader"`` where a loader of another kind is used."""
+        return self.stream.sampling if self.stream is not None else "dataloader"
+
+    @property
     def num_gradients(self) -> int:
         """Minibatch gradients computed so far by a chain, all kinds counted."""
         return self.sampler.gradients + min(self.steps, self.optimizer_steps)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.arguments import shown
 from lightning_sgmcmc.noise import NoiseStream
 
 if TYPE_CHECKING:
@@ -117,3 +118,6 @@ class Preconditioner(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of an equally configured and attached preconditioner."""
         self.frozen = bool(state["frozen"])
+
+    def __repr__(self) -> str:
+        return shown(self)

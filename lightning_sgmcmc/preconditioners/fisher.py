@@ -149,9 +149,6 @@ class Fisher(Preconditioner):
         super().load_state_dict(state)
         self.updates, self.batch_size = int(state["updates"]), int(state["batch_size"])
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(labels={self.labels!r}, eps={self.eps:g})"
-
 
 class DiagonalFisher(Fisher, Diagonal):
     """C = diag(1 / (J_ii + eps)), the metric DOP of Marceau-Caron and Ollivier (2017).

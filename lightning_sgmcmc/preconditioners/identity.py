@@ -25,6 +25,3 @@ class Identity(Preconditioner):
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' v."""
         return inner(vectors, vectors, self.lead)
-
-    def __repr__(self) -> str:
-        return "Identity()"

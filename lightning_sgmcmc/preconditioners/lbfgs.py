@@ -372,6 +372,3 @@ class AveragedLBFGS(Preconditioner):
             LBFGSOperator(here(op["steps"]), here(op["changes"]), op["gamma"].to(device), self.r)
             for op in state["operators"]
         ]
-
-    def __repr__(self) -> str:
-        return f"AveragedLBFGS(memory={self.memory}, r={self.r:g}, delta={self.delta:g})"

@@ -172,6 +172,3 @@ class RMSProp(Diagonal):
         torch._foreach_copy_(self.square_avg, list(state["square_avg"]))
         self.started = bool(state["started"])
         self._refresh()
-
-    def __repr__(self) -> str:
-        return f"RMSProp(alpha={self.alpha:g}, eps={self.eps:g}, floor={self.floor:g})"

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.arguments import shown
+
 
 class Prior(ABC):
     """A density p(theta) over a list of parameter tensors.
@@ -84,6 +86,9 @@ class Prior(ABC):
         """Restore the state of an equally configured and attached prior."""
         self.frozen = bool(state["frozen"])
 
+    def __repr__(self) -> str:
+        return shown(self)
+
 
 class FlatPrior(Prior):
     """The improper density p(theta) = 1, whose posterior is the likelihood."""
@@ -103,9 +108,6 @@ class FlatPrior(Prior):
     def quadratic(self) -> tuple[float, float]:
         """Return (0, 0)."""
         return 0.0, 0.0
-
-    def __repr__(self) -> str:
-        return "FlatPrior()"
 
 
 def total(tensors: Iterable[Tensor], lead: int) -> Tensor:

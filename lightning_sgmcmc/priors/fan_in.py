@@ -38,8 +38,3 @@ class FanInGaussianPrior(TensorwiseGaussianPrior):
             self.variance / shape[1:].numel() if len(shape) > 1 else self.bias_variance
             for shape in shapes
         ]
-
-    def __repr__(self) -> str:
-        return (
-            f"FanInGaussianPrior(variance={self.variance:g}, bias_variance={self.bias_variance:g})"
-        )

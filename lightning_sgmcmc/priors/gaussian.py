@@ -51,6 +51,3 @@ class GaussianPrior(Prior):
     def max_curvature(self, params: Sequence[Tensor]) -> float:
         """Return 1 / variance."""
         return 1 / self.variance
-
-    def __repr__(self) -> str:
-        return f"GaussianPrior(variance={self.variance:g}, mean={self.mean:g})"

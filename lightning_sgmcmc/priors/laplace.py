@@ -41,6 +41,3 @@ class LaplacePrior(Prior):
         torch._foreach_add_(
             list(grads), torch._foreach_sign(list(params)), alpha=scale / self.scale
         )
-
-    def __repr__(self) -> str:
-        return f"LaplacePrior(scale={self.scale:g})"

@@ -74,6 +74,3 @@ class NormalInverseGammaPrior(Prior):
             along = across * (2 * self.b - total) / total
             largest = max(largest, float((across if n > 1 else along).max()))
         return largest
-
-    def __repr__(self) -> str:
-        return f"NormalInverseGammaPrior(a={self.a:g}, b={self.b:g}, mean={self.mean:g})"

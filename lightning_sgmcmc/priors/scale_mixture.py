@@ -78,6 +78,3 @@ class ScaleMixturePrior(Prior):
             curvature = r / self.std1**2 + rest / self.std2**2 - bend
             largest = max(largest, float(curvature.max()))
         return largest
-
-    def __repr__(self) -> str:
-        return f"ScaleMixturePrior(pi={self.pi:g}, std1={self.std1:g}, std2={self.std2:g})"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.arguments import arguments_of, listed
 from lightning_sgmcmc.flat import per_chain
 from lightning_sgmcmc.priors.base import Prior, positive, total
 
@@ -203,4 +204,5 @@ class SpikeAndSlabPrior(Prior):
         self.delta, self.noise_variance = here([state["delta"], state["variance"]])
 
     def __repr__(self) -> str:
-        return f"SpikeAndSlabPrior(v0={self.v0:g}, v1={self.v1:g}, a={self.a:g}, b={self.b})"
+        given = arguments_of(self) | {"delta": self.first_delta, "variance": self.first_variance}
+        return f"SpikeAndSlabPrior({listed(given)})"

@@ -17,7 +17,7 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.callbacks import (
     ChainCheckpoint,
@@ -30,7 +30,7 @@ from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
-from lightning_sgmcmc.run import results
+from lightning_sgmcmc.run import class_switch, results
 from lightning_sgmcmc.run.figures import draw_all
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
@@ -97,7 +97,7 @@ class ChainCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             run=False,
-            args=list(args),
+            args=class_switch.classes_first(args),
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -137,6 +137,13 @@ class ChainCLI(LightningCLI):
             default="lightning-sgmcmc",
             help="project in Weights & Biases; null for none",
         )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse the command line, and say what a class took over from the one it replaces."""
+        with class_switch.own_arguments() as switches:
+            super().parse_arguments(parser, args)
+        for note in class_switch.notes(switches, self.config):
+            rank_zero_info(f"Note: {note}")
 
     def before_instantiate_classes(self) -> None:
         """Name the run, seed the chain, choose the folder and find the checkpoint."""
@@ -299,7 +306,8 @@ def finish(cli: ChainCLI, seconds: float) -> None:
     for name, figure in draw_all(folder, module).items():
         figure.savefig(figures / f"{name}.png", dpi=130)
     _send(trainer, content, figures)
-    rows = module.summary(content) if content["metrics"] else []
+    rows = [("chain", content["sampler"]["label"])]
+    rows += module.summary(content) if content["metrics"] else []
     chains = content["num_chains"]
     of_each = f" of each of {chains} chains" if chains > 1 else ""
     rows.append(("draws kept", f"{content['num_draws']}{of_each}"))

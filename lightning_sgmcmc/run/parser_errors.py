@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from importlib import import_module
 
 from lightning_sgmcmc import preconditioners, samplers
+from lightning_sgmcmc.arguments import argument_names
 
 _NOTHING = (
     "nothing to run: give --task NAME or --config FILE, or a task of your own as --model CLASS "
     "with its --model.sampler and --data CLASS"
 )
+
+#: What stands for a field where a complaint names none.
+_NOWHERE = "command line"
 
 
 def reason(message: str, error: BaseException | None = None) -> str:
@@ -54,7 +57,8 @@ def _missing(field: str, names: list[str]) -> str:
         return "no data: give --data CLASS, a LightningDataModule, or the --task that names one"
     if names == ["sampler"]:
         return f"no sampler: give --model.sampler, one of {', '.join(_samplers())}"
-    return f"{field} needs {', '.join(names)}"
+    prefix = "" if field == _NOWHERE else f"{field}."
+    return f"{field} needs {', '.join(names)}: give --{' and --'.join(prefix + n for n in names)}"
 
 
 def _samplers() -> list[str]:
@@ -80,7 +84,7 @@ def _field(causes: list[str]) -> str:
         keys = re.findall(r'Parser key "([\w.]+)"', cause)
         if len(keys) > len(longest):
             longest = keys
-    return ".".join(longest) or "command line"
+    return ".".join(longest) or _NOWHERE
 
 
 def _expected(causes: list[str]) -> str:
@@ -100,11 +104,6 @@ def _expected(causes: list[str]) -> str:
 
 
 def _arguments(path: str) -> list[str]:
-    """Return the names of a class's constructor arguments, its bases' included."""
+    """Return the names of the options of a class."""
     module, _, name = path.rpartition(".")
-    names: dict[str, None] = {}
-    for base in getattr(import_module(module), name).__mro__:
-        if base.__module__.startswith(("torch.", "lightning.", "builtins")):
-            break
-        names |= dict.fromkeys(inspect.signature(base.__init__).parameters)
-    return [n for n in names if n not in ("self", "args", "kwargs", "chain", "params", "net")]
+    return argument_names(getattr(import_module(module), name))

@@ -20,6 +20,7 @@ from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.chain import Chain, Task
 from lightning_sgmcmc.diagnostics import alarms, configurational_temperature, summarise
 from lightning_sgmcmc.posterior.draws import write_beside
+from lightning_sgmcmc.run import label
 
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "lightning-sgmcmc")
 
@@ -88,7 +89,7 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
     chain, kept = task.chain, task.kept
     sampler = chain.sampler
     result: dict[str, Any] = {
-        "minibatches": chain.stream.sampling if chain.stream is not None else "dataloader",
+        "minibatches": chain.batch_law,
         "step_size": sampler.lr,
         "stability": stability,
         "notes": chain.notes(),
@@ -157,13 +158,7 @@ def build(
         "schema": 1,
         "provenance": provenance(chain.device),
         "task": name,
-        "sampler": {
-            "name": sampler.name,
-            "preconditioner": repr(sampler.preconditioner),
-            "prior": repr(sampler.prior),
-            "lr": sampler.lr,
-            "implementation": sampler.implementation,
-        },
+        "sampler": label.describe(sampler, chain.schedule, chain.batch_law),
         "seed": sampler.seed,
         "temperature": sampler.temperature,
         "num_data": sampler.num_data,

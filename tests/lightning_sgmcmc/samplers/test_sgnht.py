@@ -197,5 +197,5 @@ def test_masks_across_a_coupled_metric_are_refused() -> None:
     sampler = SGNHT([theta], 0.1, num_data=1, preconditioner=Coupled())
     sampler.step()
     sampler.set_masks([torch.tensor([1.0, 0.0, 1.0, 0.0])])
-    with pytest.raises(RuntimeError, match=r"cannot mask weights that RMSProp.* ties to free ones"):
+    with pytest.raises(RuntimeError, match=r"cannot mask weights that Coupled.* ties to free ones"):
         sampler.step()

@@ -1,0 +1,60 @@
+"""The arguments of a class, and those that an object was built with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+_NOT_OPTIONS = ("self", "args", "kwargs", "chain", "params", "net")
+
+
+def argument_names(kind: type) -> list[str]:
+    """Return the names of a class's options, with those that it passes on to its bases."""
+    names: dict[str, None] = {}
+    for base in kind.__mro__:
+        init = vars(base).get("__init__")
+        if init is None:
+            continue
+        parameters = inspect.signature(init).parameters
+        names |= dict.fromkeys(parameters)
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            break
+    return [n for n in names if n not in _NOT_OPTIONS]
+
+
+def arguments_of(built: object) -> dict[str, Any]:
+    """Return the options that an object was built with, as far as it keeps them by their names.
+
+    Numbers, words and collections stay as they are; anything else is the name of its class.
+    """
+    found = {}
+    for name in argument_names(type(built)):
+        value = getattr(built, name, inspect.Parameter.empty)
+        if value is inspect.Parameter.empty or inspect.ismethod(value):
+            continue
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        plain = value is None or isinstance(value, (bool, int, float, str, tuple, list, Mapping))
+        found[name] = value if plain else type(value).__name__
+    return found
+
+
+def listed(options: Mapping[str, Any]) -> str:
+    """Return options as in a call: ``a=1, b='c'``."""
+    return ", ".join(f"{name}={_shown(value)}" for name, value in options.items())
+
+
+def shown(built: object) -> str:
+    """Return an object as the call that builds it: ``RMSProp(alpha=0.99, ...)``."""
+    return f"{type(built).__name__}({listed(arguments_of(built))})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(map(_shown, value))
+        return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
+    return repr(value)
