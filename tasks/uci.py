@@ -10,8 +10,8 @@ from torch import Tensor
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from tasks.data.uci import UCIData
-from tasks.nets.mlp import MLP
-from tasks.regression import Batch, RegressionTask
+from tasks.networks import run_data
+from tasks.regression import Batch, RegressionTask, coverage_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,9 +53,11 @@ class UCIRegression(RegressionTask):
     are constant over the training rows are shifted only. log sigma is sampled with the weights
     unless ``noise`` says otherwise.
 
+    The network is any from [B, D] to [B, 1].
+
     Args:
-        *args: As for :class:`~tasks.regression.RegressionTask`, whose
-        **kwargs: keyword arguments these are; ``noise`` is ``"learned"`` by default.
+        *args: Positional arguments of :class:`~tasks.regression.RegressionTask`.
+        **kwargs: Its keyword arguments; ``noise`` is ``"learned"`` by default.
     """
 
     x_mean: Tensor
@@ -72,12 +74,9 @@ class UCIRegression(RegressionTask):
         for name in ("y_mean", "y_scale"):
             self.register_buffer(name, torch.ones(1))
 
-    def setup(self, stage: str) -> None:
-        """Take the net's inputs and the scales from the training rows."""
-        data = self._data()
-        x, y = data.tensors("train")
-        if isinstance(self.net, MLP):
-            self.net.build(x.shape[1])
+    def take_scales(self) -> None:
+        """Take mean and scale of features and target from the training rows."""
+        x, y = self._data().tensors("train")
         scale = x.double().std(0)
         scale[x.amax(0) == x.amin(0)] = 1.0
         for name, value in (
@@ -87,18 +86,17 @@ class UCIRegression(RegressionTask):
             ("y_scale", y.double().std(0)),
         ):
             setattr(self, name, value.float().to(self.device))
-        super().setup(stage)
 
     def _data(self) -> UCIData:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, UCIData):
-            raise TypeError(f"UCIRegression needs UCIData, got {type(data).__name__}")
-        return data
+        return run_data(self, UCIData)
+
+    def network_inputs(self, x: Tensor) -> Tensor:
+        """Return standardised features, [B, D]."""
+        return (x - self.x_mean) / self.x_scale
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the predicted target [B, 1] for features [B, D], in the table's units."""
-        output: Tensor = self.net((x - self.x_mean) / self.x_scale)
-        return self.y_mean + self.y_scale * output
+        return self.y_mean + self.y_scale * super().forward(x)
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""
@@ -164,10 +162,7 @@ class UCIRegression(RegressionTask):
                 "test log-likelihood",
                 f"{ensemble['log_likelihood']:.4g} (one draw {last['log_likelihood']:.4g})",
             ),
-            (
-                "coverage of 50, 90, 95 % bands",
-                ", ".join(f"{100 * ensemble[f'coverage_{p}']:.1f} %" for p in (50, 90, 95)),
-            ),
+            coverage_row(ensemble),
             ("noise", f"{details['noise_scale']:.4g}, {details['noise_scale_from']}"),
         ]
         if results["paper"]:

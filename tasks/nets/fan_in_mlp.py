@@ -46,7 +46,7 @@ class FanInMLP(MLP):
                 parts += [Dropout(dropout), part] if dropout else [part]
         self.layers = nn.Sequential(*parts)
         if inputs is not None:
-            self.build(inputs)
+            self.take_sizes(inputs, outputs)
 
 
 def _start(layer: nn.Linear) -> None:

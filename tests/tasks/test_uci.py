@@ -282,12 +282,12 @@ def test_wrong_commands_are_one_line(
 def test_a_net_keeps_the_inputs_that_it_has() -> None:
     net = MLP([4], inputs=3)
     weight = net.layers[0].weight
-    net.build(3)
+    net.take_sizes(3, 1)
     assert net.layers[0].weight is weight
     with pytest.raises(ValueError, match="takes 3 inputs, the data have 5"):
-        net.build(5)
+        net.take_sizes(5, 1)
     late = MLP([4, 6], "tanh")
-    late.build(3)
+    late.take_sizes(3, 1)
     assert late(torch.zeros(2, 3)).shape == (2, 1)
     assert bool((late.layers[0].weight.abs() <= 3**-0.5).all())  # torch's own bounds
 
