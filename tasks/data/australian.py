@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lightning_sgmcmc.batches import Sampling
 from tasks.data.binary import BinaryData, Examples, hold_out
-from tasks.data.download import data_root, fetch
+from tasks.data.download import data_root, fetch, require
 
 #: Numbers in a line of the file: 14 features and the label.
 COLUMNS = 15
@@ -28,10 +28,9 @@ class AustralianData(BinaryData):
             ``australian/australian.dat`` unless it is there; None is $SGMCMC_DATA_ROOT or
             ``./data``.
         num_test: Examples held out for testing, at random.
-        num_val: Training examples held out for validation, at random.
         batch_size: Examples in a minibatch.
-        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
-        split_seed: Seed of the random splits.
+        **kwargs: As for :class:`~tasks.data.binary.BinaryData`: ``num_val``, ``sampling``,
+            ``split_seed``.
 
     Raises:
         ValueError: If ``num_test`` or ``num_val`` is negative.
@@ -41,12 +40,10 @@ class AustralianData(BinaryData):
         self,
         root: str | None = None,
         num_test: int = 0,
-        num_val: int = 0,
         batch_size: int = 5,
-        sampling: Sampling = "auto",
-        split_seed: int = 0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(num_val, True, batch_size, sampling, split_seed)
+        super().__init__(standardise=True, batch_size=batch_size, **kwargs)
         if num_test < 0:
             raise ValueError(f"num_test must not be negative, got {num_test}")
         self.path = data_root(root) / "australian" / "australian.dat"
@@ -74,8 +71,7 @@ def read_statlog(path: Path) -> Examples:
         FileNotFoundError: If there is no such file.
         ValueError: If a line is not of that form, or the file holds no example.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: put the file there, or give another root")
+    require(path)
     rows: list[list[float]] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         tokens = line.split()

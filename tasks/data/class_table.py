@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc import BatchStream
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import batches, places, read_fields
+from tasks.data.table import ENCODE_WORDS, batches, is_number, places, read_fields
 
 
 class ClassTableData(ClassData):
@@ -188,13 +188,12 @@ def _numbers(path: Path, names: tuple[str, ...], array: NDArray[Any]) -> NDArray
     """Return an array [rows, columns] in float64, all of it finite."""
     if array.dtype.kind in "US":
         for row, column in np.ndindex(array.shape):
-            try:
-                float(array[row, column])
-            except ValueError:
+            field = str(array[row, column])
+            if not is_number(field):
                 raise ValueError(
-                    f"{path}, row {row}, column {names[column]!r}: {str(array[row, column])!r} is "
-                    "not a number; encode words as numbers, one column of 0 and 1 a category"
-                ) from None
+                    f"{path}, row {row}, column {names[column]!r}: {field!r} is not a number; "
+                    f"{ENCODE_WORDS}"
+                )
     elif array.dtype.kind not in "biuf":
         raise ValueError(f"{path} holds {array.dtype}, not numbers")
     values = array.astype(np.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
@@ -121,18 +120,3 @@ class ImageData(ClassData):
             return pixels
         project = random_projection(pixels(train), self.projection_dim, self.projection_seed)
         return lambda x: project(pixels(x))
-
-
-def read_idx(content: bytes) -> NDArray[np.uint8]:
-    """Return the array of an IDX file of bytes.
-
-    Raises:
-        ValueError: If it is no such file, or its length is not what its head says.
-    """
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise ValueError("not an IDX file of unsigned bytes")
-    head = 4 + 4 * content[3]
-    shape = struct.unpack(f">{content[3]}I", content[4:head]) if len(content) >= head else (-1,)
-    if len(content) - head != math.prod(shape):
-        raise ValueError(f"an IDX file of {len(content)} bytes is cut short or too long")
-    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)

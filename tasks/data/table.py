@@ -19,6 +19,7 @@ from lightning_sgmcmc.batches import Sampling
 Array = NDArray[np.float64]
 #: What stands for a missing value, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+ENCODE_WORDS = "encode words as numbers, one column of 0 and 1 a category"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Fields:
         Raises:
             ValueError: If a value is missing or not finite; line and column are named.
         """
-        if all(_is_number(fields[column]) for _, fields in self.rows):
+        if all(is_number(fields[column]) for _, fields in self.rows):
             return self.numbers([column])[:, 0]
         for line, fields in self.rows:
             _refuse_missing(self.path, line, self.names[column], fields[column])
@@ -161,7 +162,7 @@ def read_fields(path: str | Path, at_least: int = 1) -> Fields:
     rows = _rows(path)
     if not rows:
         raise ValueError(f"{path} is empty")
-    header = not any(_is_number(field) or field.lower() in MISSING for field in rows[0][1])
+    header = not any(is_number(field) or field.lower() in MISSING for field in rows[0][1])
     names = tuple(rows[0][1]) if header else tuple(str(i) for i in range(len(rows[0][1])))
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -205,10 +206,9 @@ def _refuse_missing(path: Path, line: int, name: str, field: str) -> None:
 
 def _number(path: Path, line: int, name: str, field: str) -> float:
     _refuse_missing(path, line, name, field)
-    if not _is_number(field):
+    if not is_number(field):
         raise ValueError(
-            f"{path}, line {line}, column {name!r}: {field!r} is not a number; encode words as "
-            "numbers, one column of 0 and 1 a category"
+            f"{path}, line {line}, column {name!r}: {field!r} is not a number; {ENCODE_WORDS}"
         )
     value = float(field)
     if not math.isfinite(value):
@@ -216,7 +216,8 @@ def _number(path: Path, line: int, name: str, field: str) -> float:
     return value
 
 
-def _is_number(field: str) -> bool:
+def is_number(field: str) -> bool:
+    """Return whether a field of a text file is a number, finite or not."""
     try:
         float(field)
     except ValueError:
