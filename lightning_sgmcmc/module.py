@@ -318,7 +318,7 @@ class SGMCMCModule(L.LightningModule):
         if self.pretrained is not None:
             load_pretrained(self, self.pretrained)
         for name, parameter in self.named_parameters():
-            parameter.requires_grad_(name in chosen)
+            parameter.requires_grad = name in chosen  # requires_grad_() fails for lazy ones
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all layers but batch normalisation, once a chain counts on it frozen."""

@@ -80,7 +80,14 @@ def fit_network(net: nn.Module, x: Tensor, outputs: int, what: str = "outputs") 
     like = next(net.parameters(), x)
     x = x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
     if isinstance(net, TakesSizes):
+        before = {name for name, _ in net.named_parameters()}
         net.take_sizes(x.shape[1], outputs)
+        added = [name for name, _ in net.named_parameters() if name not in before]
+        if added:
+            raise ValueError(
+                f"{type(net).__name__}.take_sizes adds the parameters {', '.join(added)}, which "
+                "stored draws would not find: make them in __init__, lazy or without elements"
+            )
     if needs_calibration(net):
         calibrate(net, torch.split(x, CALIBRATION // CALIBRATION_BATCHES))
     examples = x[:2]
