@@ -6,7 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc.metrics import relative_l2_error
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from lightning_sgmcmc.callbacks import KeepDraws
 
+Array = NDArray[np.float64]
 #: What an error is measured of, by its name in a run's results.
 MEASURED = {
     "ensemble": "ensemble of draws",
@@ -74,29 +77,23 @@ class DarcySurrogate(RegressionTask):
         std = (prediction.std**2 + noise**2).sqrt() * self.active
         order = error.argsort()
         chosen = {"median": int(order[len(order) // 2]), "worst": int(order[-1])}
-        return {
-            f"flow_{name}": self.flow_figure(
-                *(field.cpu() for field in (x[i], truth[i], prediction.mean[i], std[i])),
-                f"{name} test field, relative L2 error {100 * float(error[i]):.{self.digits}f} %",
+        found = {}
+        for name, i in chosen.items():
+            title = (
+                f"{name} test field, relative L2 error {100 * float(error[i]):.{self.digits}f} %"
             )
-            for name, i in chosen.items()
-        }
+            field, *velocities = (t[i].cpu().numpy() for t in (x, truth, prediction.mean, std))
+            found[f"flow_{name}"] = self.flow_figure(field, velocities, title)
+        return found
 
     @abstractmethod
-    def flow_figure(
-        self, x: Tensor, truth: Tensor, mean: Tensor, std: Tensor, title: str
-    ) -> Figure:
-        """Draw one field.
+    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
+        """Draw one input field [ny, nx] and three of velocities [edges].
 
-        Args:
-            x: The input field, [ny, nx].
-            truth: Velocities, [edges].
-            mean: Their predictive mean, [edges].
-            std: Their predictive standard deviation with noise, [edges].
-            title: Heading.
+        These are the truth, and the predictive mean and standard deviation with noise.
         """
 
 
-def edges_with_flow(velocity: Any) -> Tensor:
+def edges_with_flow(velocity: Array) -> Tensor:
     """Return on which edges velocities [N, edges] are not all zero, [edges]."""
-    return torch.from_numpy(abs(velocity).max(0) > 0)
+    return torch.from_numpy(np.abs(velocity).max(0) > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lightning_sgmcmc import Sampler
 from lightning_sgmcmc.metrics import Prediction
 from pde.plot import plot_comparison
-from tasks.darcy import DarcySurrogate, edges_with_flow
+from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_perm import PDEPermData
 from tasks.nets.flow import FlowNet
 from tasks.networks import fit_network, run_data
@@ -139,11 +139,9 @@ class PDEPerm(DarcySurrogate):
         balance = f"{ensemble['imbalance']:.1e} ({ensemble['imbalance_of_truth']:.1e})"
         return [*rows, ("cells' imbalance (truth's)", balance), coverage_row(ensemble)]
 
-    def flow_figure(
-        self, x: Tensor, truth: Tensor, mean: Tensor, std: Tensor, title: str
-    ) -> Figure:
+    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
         """Draw one flow."""
-        velocities = (field.numpy() for field in (truth, mean, std))
-        figure = plot_comparison(self._data().data.grid, *velocities)
+        truth, mean, std = velocities
+        figure = plot_comparison(self._data().data.grid, truth, mean, std)
         figure.suptitle(title)
         return figure

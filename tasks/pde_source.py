@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.darcy import DarcySurrogate, edges_with_flow
+from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_source import PDESourceData
 from tasks.figures import flow_figure
 from tasks.networks import run_data
@@ -117,10 +118,8 @@ class PDESource(DarcySurrogate):
             ("noise scale", f"{noise}, from {details['noise_scale_from']}"),
         ]
 
-    def flow_figure(
-        self, x: Tensor, truth: Tensor, mean: Tensor, std: Tensor, title: str
-    ) -> Figure:
+    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
         """Draw one source with the field's permeability, and its flow."""
         data = self._data().data
-        source, *velocities = (field.numpy() for field in (x, truth, mean, std))
-        return flow_figure(data.grid, data.permeability, source, *velocities, title)
+        truth, mean, std = velocities
+        return flow_figure(data.grid, data.permeability, field, truth, mean, std, title)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.figures import new_figure
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from tasks.data.uci import UCIData
@@ -21,28 +22,14 @@ if TYPE_CHECKING:
 #: Test RMSE and mean test log-likelihood over the 20 splits: Hernandez-Lobato and Adams 2015 (PBP,
 #: 50 hidden units), Gal and Ghahramani 2016 (dropout) and Lakshminarayanan et al. 2017 (deep
 #: ensembles), as the last of them tabulates all three (Table 1).
-PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
-    "bostonHousing": {
-        "PBP": (3.01, -2.57),
-        "MC dropout": (2.97, -2.46),
-        "deep ensembles": (3.28, -2.41),
-    },
-    "concrete": {
-        "PBP": (5.67, -3.16),
-        "MC dropout": (5.23, -3.04),
-        "deep ensembles": (6.03, -3.06),
-    },
-    "energy": {
-        "PBP": (1.80, -2.04),
-        "MC dropout": (1.66, -1.99),
-        "deep ensembles": (2.09, -1.38),
-    },
-    "yacht": {
-        "PBP": (1.02, -1.63),
-        "MC dropout": (1.11, -1.55),
-        "deep ensembles": (1.58, -1.18),
-    },
+_METHODS = ("PBP", "MC dropout", "deep ensembles")
+_NUMBERS = {
+    "bostonHousing": ((3.01, -2.57), (2.97, -2.46), (3.28, -2.41)),
+    "concrete": ((5.67, -3.16), (5.23, -3.04), (6.03, -3.06)),
+    "energy": ((1.80, -2.04), (1.66, -1.99), (2.09, -1.38)),
+    "yacht": ((1.02, -1.63), (1.11, -1.55), (1.58, -1.18)),
 }
+PUBLISHED = {name: dict(zip(_METHODS, row, strict=True)) for name, row in _NUMBERS.items()}
 
 
 class UCIRegression(RegressionTask):
@@ -149,19 +136,16 @@ class UCIRegression(RegressionTask):
 
     def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
         """Return rows of the table that a run prints last."""
-        metrics, details = results["metrics"], results["task_details"]
-        ensemble, last = metrics["ensemble"], metrics["last"]
+        ensemble, last = results["metrics"]["ensemble"], results["metrics"]["last"]
+        details = results["task_details"]
+        rmse, density = (
+            f"{ensemble[name]:.4g} (one draw {last[name]:.4g}"
+            for name in ("rmse", "log_likelihood")
+        )
         rows = [
             ("data", f"{details['data']}, split {details['split']}, target {details['target']}"),
-            (
-                "test RMSE",
-                f"{ensemble['rmse']:.4g} (one draw {last['rmse']:.4g}, the mean alone "
-                f"{details['target_sd']:.4g})",
-            ),
-            (
-                "test log-likelihood",
-                f"{ensemble['log_likelihood']:.4g} (one draw {last['log_likelihood']:.4g})",
-            ),
+            ("test RMSE", f"{rmse}, the mean alone {details['target_sd']:.4g})"),
+            ("test log-likelihood", f"{density})"),
             coverage_row(ensemble),
             ("noise", f"{details['noise_scale']:.4g}, {details['noise_scale_from']}"),
         ]
@@ -173,8 +157,6 @@ class UCIRegression(RegressionTask):
 
     def figures(self, keep: KeepDraws) -> dict[str, Figure]:
         """Return the test targets over their predictions, with 90 % bands."""
-        from lightning_sgmcmc.figures import new_figure
-
         held = keep.held_out["test"]
         prediction = keep.ensemble("test")
         truth = held.examples[1].cpu().double().numpy()[:, 0]

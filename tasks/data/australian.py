@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tasks.data.binary import BinaryData, Examples, hold_out
 from tasks.data.download import data_root, fetch, require
+from tasks.data.table import read_table
 
 #: Numbers in a line of the file: 14 features and the label.
 COLUMNS = 15
@@ -72,23 +71,11 @@ def read_statlog(path: Path) -> Examples:
         ValueError: If a line is not of that form, or the file holds no example.
     """
     require(path)
-    rows: list[list[float]] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        tokens = line.split()
-        if not tokens:
-            continue
-        try:
-            row = [float(token) for token in tokens]
-        except ValueError:
-            raise ValueError(f"{path}, line {number}: not all of it is numbers") from None
-        if len(row) != COLUMNS:
-            raise ValueError(f"{path}, line {number}: {len(row)} numbers, not {COLUMNS}")
-        if row[-1] not in (0.0, 1.0):
-            raise ValueError(f"{path}, line {number}: the label is {tokens[-1]!r}, not 0 or 1")
-        if not np.isfinite(row).all():
-            raise ValueError(f"{path}, line {number}: a number is not finite")
-        rows.append(row)
-    if not rows:
-        raise ValueError(f"{path} holds no examples")
-    content = np.array(rows)
-    return content[:, :-1], content[:, -1]
+    table = read_table(path)
+    if len(table.names) != COLUMNS:
+        raise ValueError(f"{path} has {len(table.names)} columns, not {COLUMNS}")
+    x, y, *_ = table.split(None)
+    for (line, fields), label in zip(table.rows, y[:, 0], strict=True):
+        if label not in (0.0, 1.0):
+            raise ValueError(f"{path}, line {line}: the label is {fields[-1]!r}, not 0 or 1")
+    return x, y[:, 0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc import BatchStream
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import ENCODE_WORDS, batches, is_number, places, read_fields
+from tasks.data.table import ENCODE_WORDS, batches, is_number, places, read_table
 
 
 class ClassTableData(ClassData):
@@ -119,9 +119,9 @@ def read_rows(
             missing or no number; row (from 0) and column are named.
     """
     if path.suffix not in (".npy", ".npz"):
-        fields = read_fields(path)
-        place, rest = places(path, fields.names, target)
-        return fields.numbers(rest), fields.labels(place), tuple(fields.names[i] for i in rest)
+        table = read_table(path)
+        place, rest = places(path, table.names, target)
+        return table.numbers(rest), table.labels(place), tuple(table.names[i] for i in rest)
     arrays = _arrays(path)
     if {"x", "y"} <= set(arrays) and target in (None, "y"):
         x, y = arrays["x"], arrays["y"]

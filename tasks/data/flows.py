@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_sgmcmc.batches import Sampling
-from tasks.data.splits import NOT_READY, Pair, Split, SplitData
+from tasks.data.splits import NOT_READY, Pair, SplitData
+from tasks.data.splits import Split as Split
 
 Array = NDArray[np.float64]
 Set = TypeVar("Set")

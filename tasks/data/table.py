@@ -24,55 +24,28 @@ ENCODE_WORDS = "encode words as numbers, one column of 0 and 1 a category"
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of numbers.
-
-    Attributes:
-        path: The file.
-        names: Names of the columns; "0", "1", ... if the file has none.
-        values: [rows, columns].
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    values: Array
-
-    def split(self, target: str | int | None) -> tuple[Array, Array, tuple[str, ...], str]:
-        """Return features [N, D], target [N, 1] and their names.
-
-        Args:
-            target: Name or number of the target's column; None is the last one.
-
-        Raises:
-            ValueError: If there is no such column, or it is the only one.
-        """
-        place, rest = places(self.path, self.names, target)
-        names = tuple(self.names[i] for i in rest)
-        return self.values[:, rest], self.values[:, [place]], names, self.names[place]
-
-
-@dataclass(frozen=True)
-class Fields:
     """Columns of a text file, whose fields are numbers or words.
 
     Attributes:
         path: The file.
         names: Names of the columns; "0", "1", ... if the file has none.
-        rows: The fields of every row, after the number of its line.
+        rows: The number of every row's line, and its fields.
     """
 
     path: Path
     names: tuple[str, ...]
     rows: tuple[tuple[int, list[str]], ...]
 
-    def numbers(self, columns: Sequence[int]) -> Array:
-        """Return some columns as [rows, columns].
+    def numbers(self, columns: Sequence[int] | None = None) -> Array:
+        """Return some columns, or all, as [rows, columns].
 
         Raises:
             ValueError: If a value is missing or no finite number; line and column are named.
         """
+        chosen = range(len(self.names)) if columns is None else columns
         return np.array(
             [
-                [_number(self.path, line, self.names[i], fields[i]) for i in columns]
+                [_number(self.path, line, self.names[i], fields[i]) for i in chosen]
                 for line, fields in self.rows
             ]
         )
@@ -88,6 +61,20 @@ class Fields:
         for line, fields in self.rows:
             _refuse_missing(self.path, line, self.names[column], fields[column])
         return np.array([fields[column] for _, fields in self.rows])
+
+    def split(self, target: str | int | None) -> tuple[Array, Array, tuple[str, ...], str]:
+        """Return features [N, D], target [N, 1] and their names, all numbers.
+
+        Args:
+            target: Name or number of the target's column; None is the last one.
+
+        Raises:
+            ValueError: If there is no such column, it is the only one, or a value is no number.
+        """
+        place, rest = places(self.path, self.names, target)
+        values = self.numbers()
+        names = tuple(self.names[i] for i in rest)
+        return values[:, rest], values[:, [place]], names, self.names[place]
 
 
 def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[int, list[int]]:
@@ -130,27 +117,11 @@ def batches(tensors: Sequence[Tensor], batch_size: int, sampling: Sampling) -> B
 
 
 def read_table(path: str | Path, at_least: int = 1) -> Table:
-    """Read numbers between commas, semicolons, tabs or spaces; a first row of words is a header.
+    """Read fields between commas, semicolons, tabs or spaces; a first row of words is a header.
 
     Args:
         path: A text file; empty lines in it are passed over.
         at_least: Smallest number of rows.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a value is missing or no finite number (row and column are named), rows
-            differ in length, names repeat, or there are too few rows.
-    """
-    fields = read_fields(path, at_least)
-    return Table(fields.path, fields.names, fields.numbers(range(len(fields.names))))
-
-
-def read_fields(path: str | Path, at_least: int = 1) -> Fields:
-    """Read a text file as :func:`read_table` does, but leave its values as they stand there.
-
-    Args:
-        path: See :func:`read_table`.
-        at_least: See :func:`read_table`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -173,7 +144,7 @@ def read_fields(path: str | Path, at_least: int = 1) -> Fields:
     for line, fields in body:
         if len(fields) != len(names):
             raise ValueError(f"{path}, line {line} has {len(fields)} fields, not {len(names)}")
-    return Fields(path, names, tuple(body))
+    return Table(path, names, tuple(body))
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:

@@ -66,7 +66,7 @@ def test_separators_and_headers(tmp_path: Path, text: str) -> None:
     path.write_bytes(text.encode())
     table = read_table(path)
     assert table.names == ("a", "b")
-    assert table.values.tolist() == [[1.0, 2.5], [3.0, -40.0]]
+    assert table.numbers().tolist() == [[1.0, 2.5], [3.0, -40.0]]
 
 
 def test_a_table_of_numbers_alone_has_numbered_columns(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, text: str, message:
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"table\.csv") as error:
-        read_table(path, at_least=2)
+        read_table(path, at_least=2).numbers()
     assert message in str(error.value)
 
 
@@ -129,7 +129,7 @@ def test_splits_are_the_published_ones(name: str) -> None:
     folder = Path(root or ".") / "uci_regression" / name
     if root is None or not (folder / "index_test_0.txt").is_file():
         pytest.skip("needs $SGMCMC_DATA_ROOT/uci_regression with the sets' index files")
-    rows = len(read_table(folder / "data.txt").values)
+    rows = len(read_table(folder / "data.txt").rows)
     for split in range(20):
         for kind, ours in zip(("train", "test"), standard_split(rows, split), strict=True):
             theirs = np.loadtxt(folder / f"index_{kind}_{split}.txt").astype(int)
