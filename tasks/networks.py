@@ -1,4 +1,4 @@
-"""Any network in any task: it takes open sizes from the data, and its shapes are checked early."""
+"""What lets any network into any task: sizes from the data, and an early check of shapes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from tasks.nets.normalisation import calibrate, needs_calibration
 
 Data = TypeVar("Data")
 
-#: Training examples from which frozen normalisation takes its statistics, and in how many batches.
+#: Training examples from which frozen normalisation takes its statistics, in four batches.
 CALIBRATION = 2000
-CALIBRATION_BATCHES = 4
 
 
 @runtime_checkable
 class TakesSizes(Protocol):
-    """A network whose sizes the data may give; every class with this method is one.
+    """A network that leaves sizes to the data. Every class with this method is one.
 
-    Until it has its sizes, the parameters concerned have no elements or are torch's uninitialised
-    ones. A stored draw then gives them their shapes, in a network that never sees the data.
+    The parameters concerned exist from the start, without elements or as lazy layers of torch have
+    them. So ``load_posterior`` finds them and gives them the shapes of the stored draws.
     """
 
     def take_sizes(self, inputs: int, outputs: int) -> None:
@@ -89,14 +88,14 @@ def fit_network(net: nn.Module, x: Tensor, outputs: int, what: str = "outputs") 
                 "stored draws would not find: make them in __init__, lazy or without elements"
             )
     if needs_calibration(net):
-        calibrate(net, torch.split(x, CALIBRATION // CALIBRATION_BATCHES))
+        calibrate(net, torch.split(x, CALIBRATION // 4))
     examples = x[:2]
     taken, wanted = list(examples.shape), [len(examples), outputs]
     modes = [(part, part.training) for part in net.modules()]
     net.eval()
     try:
         shape = list(net(examples).shape)
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"the network does not take two examples {taken} of the data ({reason}): it must give "

@@ -108,7 +108,7 @@ class PDEPerm(DarcySurrogate):
         return super().metrics(prediction, batch) | found
 
     def describe(self) -> dict[str, Any]:
-        """Return the noise scale, the field and the regressions that it is to be held against."""
+        """Return the noise scale, the field and the regressions to compare with."""
         data = self._data()
         xi, velocity = data.coefficients("train"), data.arrays("train")[1]
         found = {}

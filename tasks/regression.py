@@ -16,7 +16,7 @@ from tasks.networks import CALIBRATION, fit_network, training_set
 
 Batch = tuple[Tensor, Tensor]
 
-#: Ways to have sigma other than a number, and those of them that follow the training residuals.
+#: Ways to set sigma other than a number, and those of them that follow the training residuals.
 NOISES = ("learned", "residuals", "held_out")
 FOLLOWING = ("residuals", "held_out")
 
@@ -28,16 +28,16 @@ class RegressionTask(SGMCMCModule):
     likelihood stays a density in y. With n(x) = ||y(x)|| / sqrt(D), sigma is a relative error.
     p is 1, or the profile of the errors over the outputs (``noise_by_output``).
     A scale that does not fit the errors makes a poor posterior (Marceau-Caron and Ollivier 2017,
-    "Practical remarks"); it is had in one of four ways:
+    "Practical remarks"). There are four ways to set it:
 
     - a number: sigma is fixed.
     - ``"learned"``: log sigma is a parameter that is sampled with the weights.
     - ``"residuals"``: sigma follows the training residuals during burn-in and is fixed where
       burn-in ends, such that a central band of probability ``noise_quantile`` holds that fraction
       of them. Outliers move a quantile less than they move the root mean square.
-    - ``"held_out"``: as ``"residuals"``, but what is fixed where burn-in ends is had from the data
-      module's validation split. For networks that fit their training data far better than any
-      other, whose posterior would otherwise be that of an error they do not reach.
+    - ``"held_out"``: as ``"residuals"``, but the value that is fixed where burn-in ends comes from
+      the data module's validation split. It is for networks that fit their training data far
+      better than other data: sigma from the training residuals would be too small.
 
     The network may see scaled inputs and give scaled outputs: a subclass says so in
     :meth:`network_inputs` and :meth:`forward`, by buffers that :meth:`take_scales` sets. They are
@@ -185,7 +185,7 @@ class RegressionTask(SGMCMCModule):
 
         Raises:
             ValueError: If the network has other shapes than the data, there is no validation split
-                where sigma is to be had from it, or a profile is asked for and D is unknown.
+                that sigma is taken from, or a profile is asked for and D is unknown.
         """
         self.take_scales()
         examples = training_set(self) if stage == "fit" else None

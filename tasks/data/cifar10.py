@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from tasks.data.classes import Examples
 from tasks.data.download import check_digest, digest, fetch, open_with_bar
@@ -84,7 +85,7 @@ def parse(content: bytes) -> Examples:
     """Return images [N, 3, 32, 32] and labels [N] of a file: a byte and 3,072 bytes an image.
 
     Raises:
-        ValueError: If its length is none of whole images.
+        ValueError: If it does not hold whole images.
     """
     size = 1 + int(np.prod(_SHAPE))
     if not content or len(content) % size:
@@ -134,8 +135,6 @@ def read_archive(path: Path) -> dict[str, bytes]:
 
 def _read_python(root: Path) -> tuple[Examples, Examples]:
     # torchvision unpickles these files, each after a check of its published checksum.
-    from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
-
     parts = []
     for train in (True, False):
         try:

@@ -9,9 +9,8 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
-from lightning_sgmcmc import BatchStream
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import ENCODE_WORDS, batches, is_number, places, read_table
+from tasks.data.table import ENCODE_WORDS, is_number, places, read_table
 
 
 class ClassTableData(ClassData):
@@ -40,6 +39,8 @@ class ClassTableData(ClassData):
             given.
     """
 
+    whole_if_small = True
+
     def __init__(
         self,
         file: str,
@@ -54,8 +55,6 @@ class ClassTableData(ClassData):
     ) -> None:
         if num_test and test_file is not None:
             raise ValueError(f"test_file is given: drop num_test = {num_test}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, got {batch_size}")
         if num_classes is not None and num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
         drawn = 0.1 if num_test is None and test_file is None else num_test or 0
@@ -102,10 +101,6 @@ class ClassTableData(ClassData):
     def transform(self, train: NDArray[Any]) -> Transform:
         """Return the standardisation, if it is asked for."""
         return standardiser(train) if self.standardise else super().transform(train)
-
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return batches(self.tensors("train"), self.batch_size, self.sampling)
 
 
 def read_rows(

@@ -25,7 +25,7 @@ class ClassData(SplitData):
     """Training, validation and test examples as pairs x [B, ...] float32, y [B] int64.
 
     A subclass gives the examples (:meth:`examples`), the number of classes (``num_classes``, at
-    the latest when the examples are read), and if it likes what turns them into inputs
+    the latest when the examples are read). It may give what turns them into inputs
     (:meth:`transform`) and held-out sets of other data (:meth:`extras`).
 
     Args:
@@ -123,7 +123,7 @@ class ClassData(SplitData):
         self._warn_of_unseen({name: y for name, (_, y) in raw.items()})
         transform = self.transform(raw["train"][0])
         self._extras = {name: _tensors(name, transform, *pair) for name, pair in others.items()}
-        # One by one, and dropped: the largest sets fill a good part of a laptop's memory.
+        # Convert one split at a time and free it: large sets fill much of a laptop's memory.
         self._splits = {name: _tensors(name, transform, *raw.pop(name)) for name in tuple(raw)}
 
     def _rows(self, total: int) -> dict[str, NDArray[np.int64]]:

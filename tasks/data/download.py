@@ -28,8 +28,8 @@ def data_root(given: str | Path | None = None) -> Path:
 def fetch(url: str, path: str | Path, checksum: str) -> Path:
     """Return a file that is known by its checksum, downloading it if it is not there.
 
-    It is written beside ``path`` and renamed once it is whole and the checksum agrees, so that no
-    half of it is ever taken for it. A file that is there is checked too.
+    It is written beside ``path`` and renamed once its checksum agrees, so that a part is never
+    taken for the whole. A file that is there already is checked too.
 
     Args:
         url: Where it is.
@@ -37,7 +37,7 @@ def fetch(url: str, path: str | Path, checksum: str) -> Path:
         checksum: ``sha256:...`` or ``md5:...``, hexadecimal.
 
     Raises:
-        FileNotFoundError: If it cannot be had; the message says what to fetch and where to put it.
+        FileNotFoundError: If it cannot be fetched; the message says what to put where.
         ValueError: If its checksum is another one, or of an unknown kind.
     """
     path = Path(path)

@@ -38,7 +38,7 @@ class IDXFiles:
         """Return the files of images and of labels, fetched unless they are there, and checked.
 
         Raises:
-            FileNotFoundError: If one cannot be had; the message says where to put it.
+            FileNotFoundError: If one cannot be fetched; the message says where to put it.
             ValueError: If one is not the file expected.
         """
         return [

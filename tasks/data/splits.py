@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import lightning as L
 from torch import Tensor
@@ -26,15 +26,23 @@ class SplitData(L.LightningDataModule):
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         eval_batch_size: Held-out examples that are predicted at once, a bound on memory; None
             predicts a whole split.
+
+    Raises:
+        ValueError: If ``batch_size`` is not positive.
     """
 
     #: Published results on this set, for ``results.json``.
     paper: dict[str, Any] | None = None
+    #: Whether a set that is no larger than a minibatch goes whole into every step. Minibatches that
+    #: are asked to be independent stay that.
+    whole_if_small: ClassVar[bool] = False
 
     def __init__(
         self, batch_size: int, sampling: Sampling, eval_batch_size: int | None = None
     ) -> None:
         super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be positive, got {batch_size}")
         self.batch_size, self.sampling = batch_size, sampling
         self.eval_batch_size = eval_batch_size
         self._splits: dict[str, Pair] = {}
@@ -54,7 +62,12 @@ class SplitData(L.LightningDataModule):
 
     def train_dataloader(self) -> BatchStream:
         """Return the minibatch stream."""
-        return BatchStream(self.tensors("train"), self.batch_size, self.sampling)
+        tensors = self.tensors("train")
+        rows = len(tensors[0])
+        if self.whole_if_small and self.batch_size >= rows:
+            kept = self.sampling == "independent"
+            return BatchStream(tensors, rows, self.sampling if kept else "full")
+        return BatchStream(tensors, self.batch_size, self.sampling)
 
     def val_dataloader(self) -> Any:
         """Return the validation examples in order, an empty list if none are held out."""

@@ -11,10 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
-
-from lightning_sgmcmc import BatchStream
-from lightning_sgmcmc.batches import Sampling
 
 Array = NDArray[np.float64]
 #: What stands for a missing value, in lower case.
@@ -100,27 +96,11 @@ def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[
     return place, [i for i in range(len(names)) if i != place]
 
 
-def batches(tensors: Sequence[Tensor], batch_size: int, sampling: Sampling) -> BatchStream:
-    """Return minibatches of a table's rows; all rows in every step if they are no more than one.
-
-    Args:
-        tensors: The training set, each [N, ...].
-        batch_size: Rows in a minibatch.
-        sampling: As for :class:`~lightning_sgmcmc.BatchStream`; "independent" rows stay that.
-
-    Raises:
-        ValueError: If ``batch_size`` is not positive.
-    """
-    rows = len(tensors[0])
-    whole = batch_size >= rows and sampling != "independent"
-    return BatchStream(tensors, min(batch_size, rows), "full" if whole else sampling)
-
-
 def read_table(path: str | Path, at_least: int = 1) -> Table:
     """Read fields between commas, semicolons, tabs or spaces; a first row of words is a header.
 
     Args:
-        path: A text file; empty lines in it are passed over.
+        path: A text file; empty lines are skipped.
         at_least: Smallest number of rows.
 
     Raises:
@@ -159,7 +139,7 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     separator = next((s for s in (",", ";", "\t") if s in lines[0][1].strip()), None)
     if separator is None:
         return [(i, line.split()) for i, line in lines]
-    # A separator that ends every line, as in some published sets, ends no field.
+    # Some published sets end every line with a separator: no field follows it.
     if all(line.rstrip(" \r").endswith(separator) for _, line in lines):
         lines = [(i, line.rstrip(" \r")[:-1]) for i, line in lines]
     plain = [line for _, line in lines]

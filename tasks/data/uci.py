@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.batches import Sampling
 from tasks.data.download import data_root, fetch
 from tasks.data.splits import SplitData
-from tasks.data.table import batches, read_table
+from tasks.data.table import read_table
 
 #: Checksums of the sets as Gal and Ghahramani (2016) published them with their code.
 SETS = {
@@ -64,6 +63,8 @@ class UCIData(SplitData):
         ValueError: If not one of name and file is given, or a value lies outside its range.
     """
 
+    whole_if_small = True
+
     def __init__(
         self,
         name: str | None = None,
@@ -89,8 +90,6 @@ class UCIData(SplitData):
             raise ValueError(f"split must lie between 0 and {NUM_SPLITS - 1}, got {split}")
         if num_val < 0:
             raise ValueError(f"num_val must not be negative, got {num_val}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, got {batch_size}")
         self.name, self.file, self.target = name, file, target
         self.root, self.index, self.num_val = data_root(root), split, num_val
 
@@ -133,7 +132,3 @@ class UCIData(SplitData):
             name: (torch.from_numpy(x[chosen]).float(), torch.from_numpy(y[chosen]).float())
             for name, chosen in rows.items()
         }
-
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return batches(self.tensors("train"), self.batch_size, self.sampling)

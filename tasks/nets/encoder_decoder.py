@@ -12,18 +12,9 @@ from tasks.nets.arguments import ACTIVATIONS, check_name
 class CoarseSolverNet(nn.Module):
     """A field [B, 1, ny, nx] to edges [B, E]: encoder, coarse solver, decoder.
 
-    The encoder is for upscaling and gives ``coarse**2`` numbers. Two 3x3 convolutions on the coarse
-    square and a dense layer stand for the coarse solver. A dense layer is for downscaling.
-
-    Args:
-        encoder: Maps [B, 1, ny, nx] to [B, coarse**2].
-        nx: Cells in x.
-        ny: Cells in y.
-        coarse: Side of the coarse square.
-        channels: Channels of the two convolutions.
-        padding: Of the two convolutions.
-        hidden: Width of the dense layer before the decoder.
-        activation: Class of the activations.
+    The encoder, which is given, stands for upscaling. Two 3x3 convolutions on the coarse square of
+    its ``coarse**2`` outputs and a dense layer of ``hidden`` units stand for the coarse solver, a
+    last dense layer for downscaling.
     """
 
     def __init__(
@@ -59,7 +50,7 @@ class CoarseSolverNet(nn.Module):
 
 
 class EncoderDecoder(CoarseSolverNet):
-    """Source field [B, 1, ny, nx] to edges [B, E] (Wang, Deng, Lin 2020, section 5.3.1).
+    """Source [B, 1, ny, nx] to edges [B, E] (Wang, Deng, Lin 2020, section 5.3.1).
 
     The encoder is average pooling by 2 and a dense layer. With 60x60 cells, 7,320 edges, valid
     convolutions and 64-128 channels there are 2,557,716 weights, 0.4 % fewer than the paper's
@@ -90,7 +81,6 @@ class EncoderDecoder(CoarseSolverNet):
             raise ValueError(f"the grid must have even sides to be pooled by 2, got {nx}x{ny}")
         check_name("activation", activation, ("relu", "silu"))
         act = ACTIVATIONS[activation]
-        encoder = nn.Sequential(
-            nn.AvgPool2d(2), nn.Flatten(), nn.Linear(nx * ny // 4, coarse**2), act()
-        )
+        pooled = nx * ny // 4
+        encoder = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(pooled, coarse**2), act())
         super().__init__(encoder, nx, ny, coarse, channels, 0, hidden, act)

@@ -18,10 +18,8 @@ class FanInMLP(MLP):
     Weights start as N(0, 1 / fan-in), biases at zero.
 
     Args:
-        hidden: As for :class:`~tasks.nets.mlp.MLP`, like the rest.
-        activation: See there.
-        inputs: See there.
-        outputs: See there.
+        hidden: This, ``activation``, ``inputs`` and ``outputs`` as for
+            :class:`~tasks.nets.mlp.MLP`.
         dropout: Probability with which an input of a hidden activation is set to zero in
             training, in [0, 1); their code has .5.
     """

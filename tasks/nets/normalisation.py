@@ -1,4 +1,4 @@
-"""Normalisations that a sampled network can have: an example's output is its own."""
+"""Normalisations for sampled networks: no output depends on the other examples of its batch."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def calibrate(net: nn.Module, batches: Iterable[Tensor]) -> None:
 
     Args:
         net: The network.
-        batches: Inputs of the network; more than one example each, equally many by rights.
+        batches: Inputs of the network; batches of more than one example, best of equal size.
 
     Raises:
         ValueError: If the network has no such layer, or there is no batch.

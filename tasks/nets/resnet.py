@@ -25,9 +25,9 @@ class ResNet20(nn.Module):
     A 3x3 convolution, three stages of three blocks with ``width``, 2 ``width`` and 4 ``width``
     channels, of which the second and third halve the image, the mean over the pixels and a dense
     layer. A block is a(n(conv(a(n(conv(x))))) + shortcut(x)) with normalisation n and activation
-    a. Convolutions are 3x3, without bias, and start as torch draws them; what follows normalises.
+    a. Convolutions are 3x3, without bias, and start as torch draws them.
 
-    Batch normalisation by the batch's own statistics is not to be had: an example's likelihood
+    Batch normalisation by the batch's own statistics cannot be used: an example's likelihood
     would depend on the rest of its minibatch, so that no product of likelihoods and no posterior
     is defined. Instead n is
 
