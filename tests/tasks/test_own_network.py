@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,21 +33,8 @@ from tasks.uci import UCIRegression
 from tests.toy import trainer
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTED = (ROOT / "docs" / "own-task.md").read_text()
 EDGES = {"pde_source": 7320, "pde_perm": 144}
-
-
-class Own(nn.Module):
-    """A network that knows none of the tasks; torch counts its inputs."""
-
-    def __init__(self, numbers: int, units: int = 6) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.LazyLinear(units), nn.Tanh(), nn.Linear(units, numbers)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layers(x)
-        return result
 
 
 class Stripes(ImageData):
@@ -100,8 +89,17 @@ MODULES: dict[str, Any] = {
 OUTPUTS = {"images": 2, "class_table": 2, "uci_regression": 1, **EDGES}
 
 
-def command(task: str, sets: Path, out: Path, numbers: int) -> Path:
-    """Run a task with the network above, as a user does from the shell."""
+@pytest.fixture(autouse=True)
+def own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the network that docs/own-task.md shows, which knows none of the tasks."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENTED, re.S)
+    (tmp_path / "my_net.py").write_text(next(b for b in blocks if "class MyNet" in b))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_net", raising=False)
+
+
+def command(task: str, sets: Path, out: Path, outputs: int) -> Path:
+    """Run a task with that network, as a user does from the shell."""
     data = {
         "images": ["--data=tests.tasks.test_own_network.Stripes", "--data.flatten=false"],
         "class_table": [f"--data.file={sets / 'words.csv'}", "--data.num_val=8"],
@@ -118,7 +116,7 @@ def command(task: str, sets: Path, out: Path, numbers: int) -> Path:
         ROOT / "configs",
         [
             f"--task={name}", *data, "--data.batch_size=10", *prior,
-            "--model.net=tests.tasks.test_own_network.Own", f"--model.net.numbers={numbers}",
+            "--model.net=my_net.MyNet", f"--model.net.edges={outputs}", "--model.net.hidden=6",
             "--model.num_chains=1", "--model.burn_in_optimizer.steps=4", "--model.burn_in=6",
             "--model.thinning=2", "--trainer.max_steps=12", f"--out={out}",
             "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
