@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from lightning_sgmcmc import BatchStream, Sampler
 from lightning_sgmcmc.metrics import (
     Prediction,
     agreement,
@@ -23,16 +20,13 @@ from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.held_out import MEASURED, TRAINING
 from lightning_sgmcmc.run.figures import new_figure
-from tasks.nets.mlp import MLP
-from tasks.nets.resnet import ResNet20
+from tasks.networks import CALIBRATION, fit_network, training_set
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Batch = tuple[Tensor, Tensor]
 
-#: Training examples that frozen statistics are taken from.
-CALIBRATION = 2000
 ROWS = {
     "error_percent": ("error", "{:.2f} %"),
     "nll": ("negative log-likelihood", "{:.4f}"),
@@ -49,53 +43,27 @@ class Classification(SGMCMCModule):
     ``train`` holds training examples, on which a run is measured too.
 
     Args:
-        net: Maps x [B, ...] to logits [B, C]. An :class:`~tasks.nets.mlp.MLP` without ``inputs``
-            takes their number from the data, and a :class:`~tasks.nets.resnet.ResNet20` with frozen
-            statistics takes these from the first training examples.
+        net: Any network from x [B, ...] to logits [B, C]. It takes from the training examples what
+            it leaves open, see :func:`~tasks.networks.fit_network`.
         sampler: Called with the parameters.
         **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
     """
 
     followed = ("val", "test")
 
-    def __init__(
-        self,
-        net: nn.Module,
-        sampler: Callable[[Iterable[nn.Parameter]], Sampler],
-        **chain: Any,
-    ) -> None:
-        super().__init__(net, sampler, **chain)
-
     def setup(self, stage: str) -> None:
-        """Fit the network to the data, and refuse data that it cannot take, before any work.
+        """Fit the network to the data, and refuse one of other shapes, before any work.
 
         Raises:
             ValueError: If the network gives no logits [B, C] for the data's C classes.
         """
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        loader = data.train_dataloader() if data is not None and stage == "fit" else None
-        if isinstance(loader, BatchStream):
-            x, y = loader.tensors
+        examples = training_set(self) if stage == "fit" else None
+        if examples is not None:
+            x, y = examples
+            data = self.trainer.datamodule  # type: ignore[attr-defined]
             classes = getattr(data, "num_classes", None) or int(y.max()) + 1
-            if isinstance(self.net, MLP):
-                self.net.build(x.shape[1], classes)
-            if isinstance(self.net, ResNet20) and self.net.needs_calibration:
-                self.net.calibrate(torch.split(x[:CALIBRATION], CALIBRATION // 4))
-            self._check_outputs(x, classes)
+            fit_network(self.net, x[:CALIBRATION], classes, "classes")
         super().setup(stage)
-
-    @torch.no_grad()
-    def _check_outputs(self, x: Tensor, classes: int) -> None:
-        modes = [(part, part.training) for part in self.net.modules()]
-        self.net.eval()
-        shape = list(self.net(x[:2].to(next(self.parameters()).device)).shape)
-        for part, training in modes:
-            part.training = training
-        if shape[1:] != [classes]:
-            raise ValueError(
-                f"the network gives {shape} for two examples {list(x[:2].shape)}, but the data "
-                f"have {classes} classes: it must give [2, {classes}]"
-            )
 
     def nll(self, batch: Batch) -> Tensor:
         """Return -log p(y | x, w) of each example, [B]."""

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lightning_sgmcmc import BatchStream, GaussianPrior, Sampler
+from lightning_sgmcmc import GaussianPrior, Sampler
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
 from tasks.laplace import laplace
+from tasks.networks import training_set
 
 Batch = tuple[Tensor, Tensor]
 #: Of the errors of single draws.
@@ -60,10 +61,9 @@ class LogisticRegression(SGMCMCModule):
             ValueError: If the training examples do not have D features each.
         """
         super().setup(stage)
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        loader = data.train_dataloader() if data is not None and stage == "fit" else None
-        if isinstance(loader, BatchStream):
-            shape = tuple(loader.tensors[0].shape)
+        examples = training_set(self) if stage == "fit" else None
+        if examples is not None:
+            shape = tuple(examples[0].shape)
             if len(shape) != 2 or shape[1] != self.num_features:
                 raise ValueError(
                     f"the training inputs are {list(shape)}, not [N, {self.num_features}]: set "

@@ -9,14 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_sgmcmc import BatchStream, Sampler
+from lightning_sgmcmc import Sampler
 from lightning_sgmcmc.metrics import Prediction, band_metrics, relative_l2_error
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
+from tasks.networks import CALIBRATION, fit_network, training_set
 
 Batch = tuple[Tensor, Tensor]
 
-#: Ways to have sigma other than a number, and those of them that follow the training residuals.
+#: Ways to set sigma other than a number, and those of them that follow the training residuals.
 NOISES = ("learned", "residuals", "held_out")
 FOLLOWING = ("residuals", "held_out")
 
@@ -28,19 +29,23 @@ class RegressionTask(SGMCMCModule):
     likelihood stays a density in y. With n(x) = ||y(x)|| / sqrt(D), sigma is a relative error.
     p is 1, or the profile of the errors over the outputs (``noise_by_output``).
     A scale that does not fit the errors makes a poor posterior (Marceau-Caron and Ollivier 2017,
-    "Practical remarks"); it is had in one of four ways:
+    "Practical remarks"). There are four ways to set it:
 
     - a number: sigma is fixed.
     - ``"learned"``: log sigma is a parameter that is sampled with the weights.
     - ``"residuals"``: sigma follows the training residuals during burn-in and is fixed where
       burn-in ends, such that a central band of probability ``noise_quantile`` holds that fraction
       of them. Outliers move a quantile less than they move the root mean square.
-    - ``"held_out"``: as ``"residuals"``, but what is fixed where burn-in ends is had from the data
-      module's validation split. For networks that fit their training data far better than any
-      other, whose posterior would otherwise be that of an error they do not reach.
+    - ``"held_out"``: as ``"residuals"``, but the value that is fixed where burn-in ends comes from
+      the data module's validation split. It is for networks that fit their training data far
+      better than other data: sigma from the training residuals would be too small.
+
+    The network may see scaled inputs and give scaled outputs: a subclass says so in
+    :meth:`network_inputs` and :meth:`forward`, by buffers that :meth:`take_scales` sets. They are
+    stored with the draws.
 
     Args:
-        net: Maps x to [B, D].
+        net: Any network from x, or what ``network_inputs`` makes of it, to [B, D].
         sampler: Called with the parameters.
         noise: One of the four above.
         noise_quantile: For ``"residuals"`` and ``"held_out"``, in (0, 1).
@@ -95,6 +100,18 @@ class RegressionTask(SGMCMCModule):
         # p; empty where all outputs have the same.
         self.register_buffer("noise_profile", torch.ones(0))
         self._residual: Tensor | None = None
+
+    def take_scales(self) -> None:
+        """Take from the data what the task is scaled by, before anything else; here nothing."""
+
+    def network_inputs(self, x: Tensor) -> Tensor:
+        """Return what the network sees of inputs x [B, ...]."""
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return f(x), [B, D], in the units of y."""
+        result: Tensor = self.net(self.network_inputs(x))
+        return result
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return n(x) of each example, [B, 1], in the units of y."""
@@ -165,26 +182,32 @@ class RegressionTask(SGMCMCModule):
             return latest.flatten(0, 1)
 
     def setup(self, stage: str) -> None:
-        """Check that there is a validation split where sigma is to be had from it.
+        """Take scales, fit the network to the data, and refuse data that lack what sigma needs.
 
         Raises:
-            ValueError: If there is none, or a profile is asked for and D is unknown.
+            ValueError: If the network has other shapes than the data, there is no validation split
+                that sigma is taken from, or a profile is asked for and D is unknown.
         """
+        self.take_scales()
+        examples = training_set(self) if stage == "fit" else None
+        if examples is not None:
+            x, y = examples
+            self._fit_network(x[:CALIBRATION].to(self.device), y.shape[1])
         super().setup(stage)
-        if self.noise_by_output and stage == "fit" and not self.noise_profile.numel():
-            self.noise_profile = torch.ones(self._num_outputs())
-        if self.noise == "held_out" and stage == "fit" and not self._held_out():
+        if stage != "fit":
+            return
+        if self.noise_by_output and not self.noise_profile.numel():
+            if examples is None:
+                raise ValueError("noise_by_output needs training data in a BatchStream")
+            self.noise_profile = torch.ones(examples[1].shape[1])
+        if self.noise == "held_out" and not self._held_out():
             raise ValueError(
                 'noise "held_out" needs a validation split: set --data.num_val, or noise to '
                 '"residuals"'
             )
 
-    def _num_outputs(self) -> int:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        loader = data.train_dataloader() if data is not None else None
-        if not isinstance(loader, BatchStream):
-            raise ValueError("noise_by_output needs training data in a BatchStream")
-        return int(loader.tensors[1].shape[1])
+    def _fit_network(self, x: Tensor, outputs: int) -> None:
+        fit_network(self.net, self.network_inputs(x), outputs)
 
     def _held_out(self) -> Iterable[Batch]:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
@@ -301,13 +324,19 @@ class RegressionTask(SGMCMCModule):
         return found
 
 
+def coverage_row(ensemble: dict[str, float]) -> tuple[str, str]:
+    """Return the row, name and value, of a run's table that says how often bands hold the truth."""
+    shares = ", ".join(f"{100 * ensemble[f'coverage_{p}']:.1f} %" for p in (50, 90, 95))
+    return "coverage of 50, 90, 95 % bands", shares
+
+
 def output_profile(residual: Tensor) -> Tensor:
     """Return how residuals are spread over the outputs, p of geometric mean 1, [D].
 
-    log p_j = w (log s_j - mean log s), with s_j the root mean square of output j's n residuals. Its
-    logarithm is known to v = (kurtosis - 1) / (4 n) by the residuals' mean kurtosis, so that
-    w = 1 - v / variance of log s_j, at least 0, is the empirical Bayes shrinkage (Efron and Morris
-    1975): few examples do not make a rugged profile out of equal outputs.
+    log p_j = w (log s_j - mean log s), with s_j the root mean square of output j's n residuals. The
+    sampling variance of log s_j is v = (kurtosis - 1) / (4 n), with the residuals' mean kurtosis.
+    The empirical Bayes shrinkage w = 1 - v / variance of log s_j, at least 0 (Efron and Morris
+    1975), keeps the profile of equal outputs flat where examples are few.
 
     Args:
         residual: Of n examples, [n, D].

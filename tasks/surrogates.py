@@ -1,4 +1,4 @@
-"""Surrogates without a network: what any network for ``pde_perm`` has to be seen beside."""
+"""Surrogates without a network: baselines of any network for ``pde_perm``."""
 
 from __future__ import annotations
 

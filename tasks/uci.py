@@ -9,9 +9,10 @@ from torch import Tensor
 
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.uci import UCIData
-from tasks.nets.mlp import MLP
-from tasks.regression import Batch, RegressionTask
+from tasks.networks import run_data
+from tasks.regression import Batch, RegressionTask, coverage_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,28 +22,14 @@ if TYPE_CHECKING:
 #: Test RMSE and mean test log-likelihood over the 20 splits: Hernandez-Lobato and Adams 2015 (PBP,
 #: 50 hidden units), Gal and Ghahramani 2016 (dropout) and Lakshminarayanan et al. 2017 (deep
 #: ensembles), as the last of them tabulates all three (Table 1).
-PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
-    "bostonHousing": {
-        "PBP": (3.01, -2.57),
-        "MC dropout": (2.97, -2.46),
-        "deep ensembles": (3.28, -2.41),
-    },
-    "concrete": {
-        "PBP": (5.67, -3.16),
-        "MC dropout": (5.23, -3.04),
-        "deep ensembles": (6.03, -3.06),
-    },
-    "energy": {
-        "PBP": (1.80, -2.04),
-        "MC dropout": (1.66, -1.99),
-        "deep ensembles": (2.09, -1.38),
-    },
-    "yacht": {
-        "PBP": (1.02, -1.63),
-        "MC dropout": (1.11, -1.55),
-        "deep ensembles": (1.58, -1.18),
-    },
+_METHODS = ("PBP", "MC dropout", "deep ensembles")
+_NUMBERS = {
+    "bostonHousing": ((3.01, -2.57), (2.97, -2.46), (3.28, -2.41)),
+    "concrete": ((5.67, -3.16), (5.23, -3.04), (6.03, -3.06)),
+    "energy": ((1.80, -2.04), (1.66, -1.99), (2.09, -1.38)),
+    "yacht": ((1.02, -1.63), (1.11, -1.55), (1.58, -1.18)),
 }
+PUBLISHED = {name: dict(zip(_METHODS, row, strict=True)) for name, row in _NUMBERS.items()}
 
 
 class UCIRegression(RegressionTask):
@@ -53,9 +40,11 @@ class UCIRegression(RegressionTask):
     are constant over the training rows are shifted only. log sigma is sampled with the weights
     unless ``noise`` says otherwise.
 
+    The network is any from [B, D] to [B, 1].
+
     Args:
-        *args: As for :class:`~tasks.regression.RegressionTask`, whose
-        **kwargs: keyword arguments these are; ``noise`` is ``"learned"`` by default.
+        *args: Positional arguments of :class:`~tasks.regression.RegressionTask`.
+        **kwargs: Its keyword arguments; ``noise`` is ``"learned"`` by default.
     """
 
     x_mean: Tensor
@@ -72,12 +61,9 @@ class UCIRegression(RegressionTask):
         for name in ("y_mean", "y_scale"):
             self.register_buffer(name, torch.ones(1))
 
-    def setup(self, stage: str) -> None:
-        """Take the net's inputs and the scales from the training rows."""
-        data = self._data()
-        x, y = data.tensors("train")
-        if isinstance(self.net, MLP):
-            self.net.build(x.shape[1])
+    def take_scales(self) -> None:
+        """Take mean and scale of features and target from the training rows."""
+        x, y = self._data().tensors("train")
         scale = x.double().std(0)
         scale[x.amax(0) == x.amin(0)] = 1.0
         for name, value in (
@@ -87,18 +73,17 @@ class UCIRegression(RegressionTask):
             ("y_scale", y.double().std(0)),
         ):
             setattr(self, name, value.float().to(self.device))
-        super().setup(stage)
 
     def _data(self) -> UCIData:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, UCIData):
-            raise TypeError(f"UCIRegression needs UCIData, got {type(data).__name__}")
-        return data
+        return run_data(self, UCIData)
+
+    def network_inputs(self, x: Tensor) -> Tensor:
+        """Return standardised features, [B, D]."""
+        return (x - self.x_mean) / self.x_scale
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the predicted target [B, 1] for features [B, D], in the table's units."""
-        output: Tensor = self.net((x - self.x_mean) / self.x_scale)
-        return self.y_mean + self.y_scale * output
+        return self.y_mean + self.y_scale * super().forward(x)
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""
@@ -151,23 +136,17 @@ class UCIRegression(RegressionTask):
 
     def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
         """Return rows of the table that a run prints last."""
-        metrics, details = results["metrics"], results["task_details"]
-        ensemble, last = metrics["ensemble"], metrics["last"]
+        ensemble, last = results["metrics"]["ensemble"], results["metrics"]["last"]
+        details = results["task_details"]
+        rmse, density = (
+            f"{ensemble[name]:.4g} (one draw {last[name]:.4g}"
+            for name in ("rmse", "log_likelihood")
+        )
         rows = [
             ("data", f"{details['data']}, split {details['split']}, target {details['target']}"),
-            (
-                "test RMSE",
-                f"{ensemble['rmse']:.4g} (one draw {last['rmse']:.4g}, the mean alone "
-                f"{details['target_sd']:.4g})",
-            ),
-            (
-                "test log-likelihood",
-                f"{ensemble['log_likelihood']:.4g} (one draw {last['log_likelihood']:.4g})",
-            ),
-            (
-                "coverage of 50, 90, 95 % bands",
-                ", ".join(f"{100 * ensemble[f'coverage_{p}']:.1f} %" for p in (50, 90, 95)),
-            ),
+            ("test RMSE", f"{rmse}, the mean alone {details['target_sd']:.4g})"),
+            ("test log-likelihood", f"{density})"),
+            coverage_row(ensemble),
             ("noise", f"{details['noise_scale']:.4g}, {details['noise_scale_from']}"),
         ]
         if results["paper"]:
@@ -178,8 +157,6 @@ class UCIRegression(RegressionTask):
 
     def figures(self, kept: KeptDraws) -> dict[str, Figure]:
         """Return the test targets over their predictions, with 90 % bands."""
-        from lightning_sgmcmc.run.figures import new_figure
-
         held = kept.held_out["test"]
         prediction = kept.ensemble("test")
         truth = held.examples[1].cpu().double().numpy()[:, 0]

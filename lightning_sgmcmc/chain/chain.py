@@ -114,7 +114,7 @@ class Chain:
         if self._pretrained is not None:
             load_pretrained(self.task, self._pretrained)
         for name, parameter in self.task.named_parameters():
-            parameter.requires_grad_(name in chosen)
+            parameter.requires_grad = name in chosen  # requires_grad_() fails for lazy ones
 
     def place(self, processes: Processes | None = None) -> None:
         """Put every chain of this process where it starts, stacked if there are several."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.chain.selection import mismatched
@@ -44,7 +45,9 @@ class Posterior:
         first = stores[0].load(self._draws[0][1])
         given = constants | first
         for name, tensor in [*module.named_buffers(), *module.named_parameters()]:
-            if tensor.numel() == 0 and name in given:  # its shape is known from the data only
+            if name in given and is_lazy(tensor):
+                tensor.materialize(given[name].shape)
+            elif name in given and tensor.numel() == 0:  # its shape is known from the data only
                 tensor.data = tensor.data.new_empty(given[name].shape)
         wrong = mismatched(module.state_dict(), given)
         if wrong:

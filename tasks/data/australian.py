@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from lightning_sgmcmc.chain import Sampling
 from tasks.data.binary import BinaryData, Examples, hold_out
-from tasks.data.download import data_root, fetch
+from tasks.data.download import data_root, fetch, require
+from tasks.data.table import read_table
 
 #: Numbers in a line of the file: 14 features and the label.
 COLUMNS = 15
@@ -28,10 +27,9 @@ class AustralianData(BinaryData):
             ``australian/australian.dat`` unless it is there; None is $SGMCMC_DATA_ROOT or
             ``./data``.
         num_test: Examples held out for testing, at random.
-        num_val: Training examples held out for validation, at random.
         batch_size: Examples in a minibatch.
-        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
-        split_seed: Seed of the random splits.
+        **kwargs: As for :class:`~tasks.data.binary.BinaryData`: ``num_val``, ``sampling``,
+            ``split_seed``.
 
     Raises:
         ValueError: If ``num_test`` or ``num_val`` is negative.
@@ -41,12 +39,10 @@ class AustralianData(BinaryData):
         self,
         root: str | None = None,
         num_test: int = 0,
-        num_val: int = 0,
         batch_size: int = 5,
-        sampling: Sampling = "auto",
-        split_seed: int = 0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(num_val, True, batch_size, sampling, split_seed)
+        super().__init__(standardise=True, batch_size=batch_size, **kwargs)
         if num_test < 0:
             raise ValueError(f"num_test must not be negative, got {num_test}")
         self.path = data_root(root) / "australian" / "australian.dat"
@@ -74,25 +70,12 @@ def read_statlog(path: Path) -> Examples:
         FileNotFoundError: If there is no such file.
         ValueError: If a line is not of that form, or the file holds no example.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: put the file there, or give another root")
-    rows: list[list[float]] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        tokens = line.split()
-        if not tokens:
-            continue
-        try:
-            row = [float(token) for token in tokens]
-        except ValueError:
-            raise ValueError(f"{path}, line {number}: not all of it is numbers") from None
-        if len(row) != COLUMNS:
-            raise ValueError(f"{path}, line {number}: {len(row)} numbers, not {COLUMNS}")
-        if row[-1] not in (0.0, 1.0):
-            raise ValueError(f"{path}, line {number}: the label is {tokens[-1]!r}, not 0 or 1")
-        if not np.isfinite(row).all():
-            raise ValueError(f"{path}, line {number}: a number is not finite")
-        rows.append(row)
-    if not rows:
-        raise ValueError(f"{path} holds no examples")
-    content = np.array(rows)
-    return content[:, :-1], content[:, -1]
+    require(path)
+    table = read_table(path)
+    if len(table.names) != COLUMNS:
+        raise ValueError(f"{path} has {len(table.names)} columns, not {COLUMNS}")
+    x, y, *_ = table.split(None)
+    for (line, fields), label in zip(table.rows, y[:, 0], strict=True):
+        if label not in (0.0, 1.0):
+            raise ValueError(f"{path}, line {line}: the label is {fields[-1]!r}, not 0 or 1")
+    return x, y[:, 0]

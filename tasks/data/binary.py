@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
 
-import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.chain import Sampling
+from tasks.data.splits import NOT_READY, Split, SplitData
 
-Split = Literal["train", "val", "test"]
 #: Features [N, D] and labels [N], 0 or 1.
 Examples = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-class BinaryData(L.LightningDataModule):
+class BinaryData(SplitData):
     """Training, validation and test examples as pairs x [B, D], y [B] in {0, 1}, float32.
 
     A subclass says where they come from, in :meth:`examples`. Validation examples are drawn from
@@ -38,23 +33,19 @@ class BinaryData(L.LightningDataModule):
         ValueError: If ``num_val`` is negative.
     """
 
-    #: Published results on this set, for ``results.json``.
-    paper: dict[str, Any] | None = None
-
     def __init__(
         self,
-        num_val: int,
-        standardise: bool,
-        batch_size: int,
-        sampling: Sampling,
-        split_seed: int,
+        num_val: int = 0,
+        standardise: bool = False,
+        batch_size: int = 50,
+        sampling: Sampling = "auto",
+        split_seed: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(batch_size, sampling)
         if num_val < 0:
             raise ValueError(f"num_val must not be negative, got {num_val}")
-        self.num_val, self.standardise = num_val, standardise
-        self.batch_size, self.sampling, self.split_seed = batch_size, sampling, split_seed
-        self._splits: dict[Split, Examples] = {}
+        self.num_val, self.standardise, self.split_seed = num_val, standardise, split_seed
+        self._arrays: dict[Split, Examples] = {}
 
     @abstractmethod
     def examples(self) -> tuple[Examples, Examples | None]:
@@ -66,7 +57,7 @@ class BinaryData(L.LightningDataModule):
         Raises:
             ValueError: If no training example would be left.
         """
-        if self._splits:
+        if self._arrays:
             return
         (x, y), test = self.examples()
         if self.num_val >= len(x):
@@ -83,7 +74,11 @@ class BinaryData(L.LightningDataModule):
             mean, scale = splits["train"][0].mean(0), splits["train"][0].std(0, ddof=1)
             scale[scale == 0] = 1.0
             splits = {name: ((x - mean) / scale, y) for name, (x, y) in splits.items()}
-        self._splits = splits
+        self._arrays = splits
+        self._splits = {
+            name: (torch.from_numpy(x).float(), torch.from_numpy(y).float())
+            for name, (x, y) in splits.items()
+        }
 
     def arrays(self, name: Split) -> Examples:
         """Return features and labels of a split in float64.
@@ -92,33 +87,9 @@ class BinaryData(L.LightningDataModule):
             RuntimeError: Before :meth:`setup`.
             KeyError: If the set has no such split.
         """
-        if not self._splits:
-            raise RuntimeError("call prepare_data() and setup() first")
-        return self._splits[name]
-
-    def tensors(self, name: Split) -> tuple[Tensor, Tensor]:
-        """Return features and labels of a split in float32."""
-        x, y = self.arrays(name)
-        return torch.from_numpy(x).float(), torch.from_numpy(y).float()
-
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return BatchStream(self.tensors("train"), self.batch_size, self.sampling)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation examples in order, an empty list if none are held out."""
-        return self._loader("val")
-
-    def test_dataloader(self) -> Any:
-        """Return the test examples in order, an empty list if there are none."""
-        return self._loader("test")
-
-    def _loader(self, name: Split) -> Any:
-        if name not in self._splits:
-            return []
-        # One batch: the sets are small, and every draw predicts them all.
-        x, y = self.tensors(name)
-        return DataLoader(TensorDataset(x, y), batch_size=len(x))
+        if not self._arrays:
+            raise RuntimeError(NOT_READY)
+        return self._arrays[name]
 
 
 def hold_out(count: int, number: int, seed: int) -> NDArray[np.bool_]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-import sys
 import tarfile
 import zlib
 from pathlib import Path
 
 import numpy as np
-import rich.progress
 from numpy.typing import NDArray
-from rich.console import Console
+from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from tasks.data.classes import Examples
-from tasks.data.download import digest, fetch
+from tasks.data.download import check_digest, digest, fetch, open_with_bar
 from tasks.data.images import ImageData
 
 #: The files of the binary version, five to train on and one to test on, and their checksums.
@@ -34,6 +32,7 @@ _URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
 _FOLDER = "cifar-10-batches-bin"
 _PYTHON = "cifar-10-batches-py"
 _SHAPE = (3, 32, 32)
+_THINGS = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 class CIFAR10Data(ImageData):
@@ -47,18 +46,7 @@ class CIFAR10Data(ImageData):
     """
 
     num_classes = 10
-    class_names = (
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
-    )
+    class_names = tuple(_THINGS.split())
     shape = _SHAPE
 
     def prepare_data(self) -> None:
@@ -97,7 +85,7 @@ def parse(content: bytes) -> Examples:
     """Return images [N, 3, 32, 32] and labels [N] of a file: a byte and 3,072 bytes an image.
 
     Raises:
-        ValueError: If its length is none of whole images.
+        ValueError: If it does not hold whole images.
     """
     size = 1 + int(np.prod(_SHAPE))
     if not content or len(content) % size:
@@ -119,11 +107,7 @@ def read_folder(folder: Path) -> dict[str, bytes]:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name} is missing: unpack the archive anew")
         found = digest(folder / name, checksum)
-        if found != checksum:
-            raise ValueError(
-                f"{folder / name} is not the file expected ({found}, not {checksum}): unpack the "
-                "archive anew"
-            )
+        check_digest(found, checksum, f"{folder / name}", "unpack the archive anew")
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
@@ -134,15 +118,8 @@ def read_archive(path: Path) -> dict[str, bytes]:
         ValueError: If it is damaged, or a file in it is missing or not the one expected.
     """
     found: dict[str, bytes] = {}
-    bar = rich.progress.open(
-        path,
-        "rb",
-        description=path.name,
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-    )
     try:
-        with bar as raw, tarfile.open(fileobj=raw, mode="r|*") as archive:
+        with open_with_bar(path) as raw, tarfile.open(fileobj=raw, mode="r|*") as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
                 file = archive.extractfile(member) if name in FILES else None
@@ -152,18 +129,12 @@ def read_archive(path: Path) -> dict[str, bytes]:
         raise ValueError(f"{path} is damaged ({error}): delete it to fetch it anew") from error
     for name, checksum in FILES.items():
         got = f"md5:{hashlib.md5(found[name]).hexdigest()}" if name in found else "missing"
-        if got != checksum:
-            raise ValueError(
-                f"{name} in {path} is not the file expected ({got}, not {checksum}): delete the "
-                "archive to fetch it anew"
-            )
+        check_digest(got, checksum, f"{name} in {path}", "delete the archive to fetch it anew")
     return found
 
 
 def _read_python(root: Path) -> tuple[Examples, Examples]:
     # torchvision unpickles these files, each after a check of its published checksum.
-    from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
-
     parts = []
     for train in (True, False):
         try:

@@ -9,9 +9,8 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
-from lightning_sgmcmc import BatchStream
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import batches, places, read_fields
+from tasks.data.table import ENCODE_WORDS, is_number, places, read_table
 
 
 class ClassTableData(ClassData):
@@ -40,6 +39,8 @@ class ClassTableData(ClassData):
             given.
     """
 
+    whole_if_small = True
+
     def __init__(
         self,
         file: str,
@@ -54,8 +55,6 @@ class ClassTableData(ClassData):
     ) -> None:
         if num_test and test_file is not None:
             raise ValueError(f"test_file is given: drop num_test = {num_test}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, got {batch_size}")
         if num_classes is not None and num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
         drawn = 0.1 if num_test is None and test_file is None else num_test or 0
@@ -103,10 +102,6 @@ class ClassTableData(ClassData):
         """Return the standardisation, if it is asked for."""
         return standardiser(train) if self.standardise else super().transform(train)
 
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return batches(self.tensors("train"), self.batch_size, self.sampling)
-
 
 def read_rows(
     path: Path, target: str | int | None
@@ -119,9 +114,9 @@ def read_rows(
             missing or no number; row (from 0) and column are named.
     """
     if path.suffix not in (".npy", ".npz"):
-        fields = read_fields(path)
-        place, rest = places(path, fields.names, target)
-        return fields.numbers(rest), fields.labels(place), tuple(fields.names[i] for i in rest)
+        table = read_table(path)
+        place, rest = places(path, table.names, target)
+        return table.numbers(rest), table.labels(place), tuple(table.names[i] for i in rest)
     arrays = _arrays(path)
     if {"x", "y"} <= set(arrays) and target in (None, "y"):
         x, y = arrays["x"], arrays["y"]
@@ -188,13 +183,12 @@ def _numbers(path: Path, names: tuple[str, ...], array: NDArray[Any]) -> NDArray
     """Return an array [rows, columns] in float64, all of it finite."""
     if array.dtype.kind in "US":
         for row, column in np.ndindex(array.shape):
-            try:
-                float(array[row, column])
-            except ValueError:
+            field = str(array[row, column])
+            if not is_number(field):
                 raise ValueError(
-                    f"{path}, row {row}, column {names[column]!r}: {str(array[row, column])!r} is "
-                    "not a number; encode words as numbers, one column of 0 and 1 a category"
-                ) from None
+                    f"{path}, row {row}, column {names[column]!r}: {field!r} is not a number; "
+                    f"{ENCODE_WORDS}"
+                )
     elif array.dtype.kind not in "biuf":
         raise ValueError(f"{path} holds {array.dtype}, not numbers")
     values = array.astype(np.float64)

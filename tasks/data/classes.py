@@ -6,18 +6,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.chain import Sampling
+from tasks.data.splits import Pair, SplitData
 
-Split = Literal["train", "val", "test"]
 #: Inputs [N, ...] and labels [N], integers from 0 to C - 1.
 Examples = tuple[NDArray[Any], NDArray[Any]]
 #: Makes inputs, float32, of what was read.
@@ -25,11 +21,11 @@ Transform = Callable[[NDArray[Any]], NDArray[np.float32]]
 _BLOCK = 10_000
 
 
-class ClassData(L.LightningDataModule):
+class ClassData(SplitData):
     """Training, validation and test examples as pairs x [B, ...] float32, y [B] int64.
 
     A subclass gives the examples (:meth:`examples`), the number of classes (``num_classes``, at
-    the latest when the examples are read), and if it likes what turns them into inputs
+    the latest when the examples are read). It may give what turns them into inputs
     (:meth:`transform`) and held-out sets of other data (:meth:`extras`).
 
     Args:
@@ -67,7 +63,7 @@ class ClassData(L.LightningDataModule):
         split_seed: int = 0,
         measure_train: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(batch_size, sampling, eval_batch_size)
         for name, number in {"num_val": num_val, "num_test": num_test}.items():
             if number < 0 or (number >= 1 and number != int(number)):
                 raise ValueError(f"{name} is a count, or a fraction below 1, got {number}")
@@ -79,11 +75,8 @@ class ClassData(L.LightningDataModule):
         if val_from not in ("random", "last"):
             raise ValueError(f"val_from must be random or last, got {val_from!r}")
         self.num_val, self.num_test, self.num_train = num_val, num_test, num_train
-        self.val_from, self.split_seed = val_from, split_seed
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.sampling, self.measure_train = sampling, measure_train
-        self._splits: dict[str, tuple[Tensor, Tensor]] = {}
-        self._extras: dict[str, tuple[Tensor, Tensor]] = {}
+        self.val_from, self.split_seed, self.measure_train = val_from, split_seed, measure_train
+        self._extras: dict[str, Pair] = {}
 
     @abstractmethod
     def examples(self) -> tuple[Examples, Examples | None]:
@@ -130,7 +123,7 @@ class ClassData(L.LightningDataModule):
         self._warn_of_unseen({name: y for name, (_, y) in raw.items()})
         transform = self.transform(raw["train"][0])
         self._extras = {name: _tensors(name, transform, *pair) for name, pair in others.items()}
-        # One by one, and dropped: the largest sets fill a good part of a laptop's memory.
+        # Convert one split at a time and free it: large sets fill much of a laptop's memory.
         self._splits = {name: _tensors(name, transform, *raw.pop(name)) for name in tuple(raw)}
 
     def _rows(self, total: int) -> dict[str, NDArray[np.int64]]:
@@ -196,31 +189,6 @@ class ClassData(L.LightningDataModule):
         """Shape of one input."""
         return tuple(self.tensors("train")[0].shape[1:])
 
-    def tensors(self, name: Split) -> tuple[Tensor, Tensor]:
-        """Return inputs [N, ...] and labels [N] of a split.
-
-        Raises:
-            RuntimeError: Before :meth:`setup`.
-            KeyError: If the data have no such split.
-        """
-        if not self._splits:
-            raise RuntimeError("call prepare_data() and setup() first")
-        if name not in self._splits:
-            raise KeyError(f"no split {name!r}: there are {', '.join(self._splits)}")
-        return self._splits[name]
-
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return BatchStream(self.tensors("train"), self.batch_size, self.sampling)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation examples in order, an empty list if none are held out."""
-        return self._loader(self._splits.get("val"))
-
-    def test_dataloader(self) -> Any:
-        """Return the test examples in order, an empty list if there are none."""
-        return self._loader(self._splits.get("test"))
-
     def extra_dataloaders(self) -> dict[str, Any]:
         """Return the held-out sets of other data by name, and training examples as ``train``.
 
@@ -237,9 +205,6 @@ class ClassData(L.LightningDataModule):
                 )
             found["train"] = self._loader((x[: self.measure_train], y[: self.measure_train]))
         return found
-
-    def _loader(self, pair: tuple[Tensor, Tensor] | None) -> Any:
-        return [] if pair is None else DataLoader(TensorDataset(*pair), self.eval_batch_size)
 
 
 def standardiser(train: NDArray[Any]) -> Transform:
@@ -266,9 +231,7 @@ def _blocks(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
     return (x[i : i + _BLOCK] for i in range(0, len(x), _BLOCK))
 
 
-def _tensors(
-    name: str, transform: Transform, x: NDArray[Any], y: NDArray[np.int64]
-) -> tuple[Tensor, Tensor]:
+def _tensors(name: str, transform: Transform, x: NDArray[Any], y: NDArray[np.int64]) -> Pair:
     inputs = np.ascontiguousarray(transform(x))
     finite = np.concatenate([np.isfinite(b).reshape(len(b), -1).all(1) for b in _blocks(inputs)])
     if not finite.all():

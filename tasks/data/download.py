@@ -7,9 +7,11 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
+import rich.progress
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TimeRemainingColumn
 
@@ -26,8 +28,8 @@ def data_root(given: str | Path | None = None) -> Path:
 def fetch(url: str, path: str | Path, checksum: str) -> Path:
     """Return a file that is known by its checksum, downloading it if it is not there.
 
-    It is written beside ``path`` and renamed once it is whole and the checksum agrees, so that no
-    half of it is ever taken for it. A file that is there is checked too.
+    It is written beside ``path`` and renamed once its checksum agrees, so that a part is never
+    taken for the whole. A file that is there already is checked too.
 
     Args:
         url: Where it is.
@@ -35,19 +37,19 @@ def fetch(url: str, path: str | Path, checksum: str) -> Path:
         checksum: ``sha256:...`` or ``md5:...``, hexadecimal.
 
     Raises:
-        FileNotFoundError: If it cannot be had; the message says what to fetch and where to put it.
+        FileNotFoundError: If it cannot be fetched; the message says what to put where.
         ValueError: If its checksum is another one, or of an unknown kind.
     """
     path = Path(path)
     if path.is_file():
-        _check(digest(path, checksum), checksum, f"{path}", "delete it to fetch it anew")
+        check_digest(digest(path, checksum), checksum, f"{path}", "delete it to fetch it anew")
         return path
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _download(url, temporary)
         found = digest(temporary, checksum)
-        _check(found, checksum, f"what {url} sent", f"get the original and put it at {path}")
+        check_digest(found, checksum, f"what {url} sent", f"get the original and put it at {path}")
         os.replace(temporary, path)
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
@@ -59,6 +61,19 @@ def fetch(url: str, path: str | Path, checksum: str) -> Path:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
     return path
+
+
+def require(path: Path) -> None:
+    """Raise FileNotFoundError if a file of a data set is missing."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: put the file there, or give another root")
+
+
+def open_with_bar(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Open a file for reading, with a progress bar where a person looks on."""
+    hidden = not sys.stderr.isatty()
+    console = Console(stderr=True)
+    return rich.progress.open(path, "rb", description=path.name, console=console, disable=hidden)
 
 
 def digest(path: Path, checksum: str) -> str:
@@ -74,7 +89,8 @@ def digest(path: Path, checksum: str) -> str:
         return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
 
 
-def _check(found: str, expected: str, what: str, remedy: str) -> None:
+def check_digest(found: str, expected: str, what: str, remedy: str) -> None:
+    """Raise ValueError unless a file's checksum is the one expected."""
     if found != expected:
         raise ValueError(f"{what} is not the file expected ({found}, not {expected}): {remedy}")
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
-import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.chain import Sampling
+from tasks.data.splits import NOT_READY, Pair, SplitData
+from tasks.data.splits import Split as Split
 
 Array = NDArray[np.float64]
-Split = Literal["train", "val", "test"]
 Set = TypeVar("Set")
 
 
-class FlowData(L.LightningDataModule, Generic[Set]):
+class FlowData(SplitData, Generic[Set]):
     """Pairs of a field on the cells and the velocities on the edges.
 
     The last ``num_test`` samples are for testing, and the last ``num_val`` of the others are held
@@ -39,13 +37,12 @@ class FlowData(L.LightningDataModule, Generic[Set]):
     def __init__(
         self, num_samples: int, num_test: int, num_val: int, batch_size: int, sampling: Sampling
     ) -> None:
-        super().__init__()
+        super().__init__(batch_size, sampling, eval_batch_size=100)
         if not 0 < num_test < num_samples:
             raise ValueError(f"num_test must leave training samples, got {num_test}")
         if not 0 <= num_val < num_samples - num_test:
             raise ValueError(f"num_val must leave training samples, got {num_val}")
         self.num_samples, self.num_test, self.num_val = num_samples, num_test, num_val
-        self.batch_size, self.sampling = batch_size, sampling
         self._data: Set | None = None
 
     @abstractmethod
@@ -53,9 +50,10 @@ class FlowData(L.LightningDataModule, Generic[Set]):
         """Open the set that :meth:`prepare_data` made."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the set."""
+        """Open the set and take its splits into memory."""
         if self._data is None:
             self._data = self.load()
+            self._splits = {name: self._pair(name) for name in ("train", "val", "test")}
 
     @property
     def data(self) -> Set:
@@ -65,7 +63,7 @@ class FlowData(L.LightningDataModule, Generic[Set]):
             RuntimeError: Before :meth:`setup`.
         """
         if self._data is None:
-            raise RuntimeError("call prepare_data() and setup() first")
+            raise RuntimeError(NOT_READY)
         return self._data
 
     def split(self, name: Split) -> slice:
@@ -82,21 +80,6 @@ class FlowData(L.LightningDataModule, Generic[Set]):
     def arrays(self, name: Split) -> tuple[Array, Array]:
         """Return fields [n, ny, nx] and velocities [n, edges] of a split."""
 
-    def _tensors(self, name: Split) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pair(self, name: Split) -> Pair:
         field, velocity = self.arrays(name)
         return torch.from_numpy(field).float(), torch.from_numpy(velocity).float()
-
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return BatchStream(self._tensors("train"), self.batch_size, self.sampling)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation samples in order, an empty list if none are held out."""
-        return self._loader("val") if self.num_val else []
-
-    def test_dataloader(self) -> Any:
-        """Return the test samples in order."""
-        return self._loader("test")
-
-    def _loader(self, name: Split) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(*self._tensors(name)), batch_size=100)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import gzip
 import itertools
 import math
-import sys
 import zlib
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import rich.progress
 from numpy.typing import NDArray
-from rich.console import Console
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.download import data_root, digest, fetch
+from tasks.data.download import data_root, digest, fetch, open_with_bar, require
+from tasks.data.table import is_number
 
 _FEATURES = (
     "duration protocol_type service flag src_bytes dst_bytes land wrong_fragment urgent hot "
@@ -151,20 +149,15 @@ def read_kddcup99(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64], t
         FileNotFoundError: If there is no such file.
         ValueError: If a row is not of the form of the set, or the file is damaged or empty.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: put the file there, or give another root")
+    require(path)
     numbers: list[NDArray[np.float32]] = []
     labels: list[NDArray[np.int64]] = []
     words: dict[str, dict[bytes, int]] = {name: {} for name in (*SYMBOLS, "label")}
-    bar = rich.progress.open(
-        path,
-        "rb",
-        description=path.name,
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-    )
     try:
-        with bar as raw, gzip.open(raw, "rt", encoding="ascii", errors="replace") as file:
+        with (
+            open_with_bar(path) as raw,
+            gzip.open(raw, "rt", encoding="ascii", errors="replace") as file,
+        ):
             first = 1
             while lines := list(itertools.islice(file, _CHUNK)):
                 rows = _parse(path, first, lines)
@@ -217,16 +210,10 @@ def _explain(path: Path, first: int, lines: list[str]) -> None:
             if name in SYMBOLS or name == "label":
                 wrong = not field and "is missing"
             else:
-                wrong = not _is_finite(field) and f"is {field!r}, not a finite number"
+                finite = is_number(field) and math.isfinite(float(field))
+                wrong = not finite and f"is {field!r}, not a finite number"
             if wrong:
                 raise ValueError(f"{path}, line {number}: {name} {wrong}")
-
-
-def _is_finite(field: str) -> bool:
-    try:
-        return math.isfinite(float(field))
-    except ValueError:
-        return False
 
 
 def _codes(words: NDArray[np.bytes_], known: dict[bytes, int]) -> NDArray[np.int64]:

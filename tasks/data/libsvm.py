@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lightning_sgmcmc.chain import Sampling
 from tasks.data.binary import BinaryData, Examples
-from tasks.data.download import data_root, fetch
+from tasks.data.download import data_root, fetch, require
 
 #: Checksums of a9a's files as LIBSVM's site serves them.
 A9A = {
@@ -28,11 +27,7 @@ class LIBSVMData(BinaryData):
         num_features: D. It is not read off the files: a test file need not use every feature.
         test: Test file, relative to ``root``; None for none.
         root: Folder of data sets; None is $SGMCMC_DATA_ROOT or ``./data``.
-        num_val: Training examples held out for validation.
-        standardise: Shift and scale the features to mean 0 and variance 1.
-        batch_size: Examples in a minibatch.
-        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
-        split_seed: Seed of the validation split.
+        **kwargs: As for :class:`~tasks.data.binary.BinaryData`.
 
     Raises:
         ValueError: If ``num_val`` is negative or ``num_features`` is not positive.
@@ -44,13 +39,9 @@ class LIBSVMData(BinaryData):
         num_features: int,
         test: str | None = None,
         root: str | None = None,
-        num_val: int = 0,
-        standardise: bool = False,
-        batch_size: int = 50,
-        sampling: Sampling = "auto",
-        split_seed: int = 0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(num_val, standardise, batch_size, sampling, split_seed)
+        super().__init__(**kwargs)
         if num_features < 1:
             raise ValueError(f"num_features must be positive, got {num_features}")
         self.root, self.num_features = data_root(root), num_features
@@ -71,10 +62,7 @@ class A9AData(LIBSVMData):
     Args:
         root: Folder of data sets, into which the files are fetched as ``libsvm/a9a`` and
             ``libsvm/a9a.t`` unless they are there; None is $SGMCMC_DATA_ROOT or ``./data``.
-        num_val: Training examples held out for validation.
-        batch_size: Examples in a minibatch.
-        sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
-        split_seed: Seed of the validation split.
+        **kwargs: As for :class:`~tasks.data.binary.BinaryData`.
     """
 
     paper: dict[str, Any] = {  # noqa: RUF012
@@ -88,24 +76,8 @@ class A9AData(LIBSVMData):
         },
     }
 
-    def __init__(
-        self,
-        root: str | None = None,
-        num_val: int = 0,
-        batch_size: int = 50,
-        sampling: Sampling = "auto",
-        split_seed: int = 0,
-    ) -> None:
-        super().__init__(
-            "libsvm/a9a",
-            123,
-            "libsvm/a9a.t",
-            root=root,
-            num_val=num_val,
-            batch_size=batch_size,
-            sampling=sampling,
-            split_seed=split_seed,
-        )
+    def __init__(self, root: str | None = None, **kwargs: Any) -> None:
+        super().__init__("libsvm/a9a", 123, "libsvm/a9a.t", root=root, **kwargs)
 
     def prepare_data(self) -> None:
         """Fetch both files, unless they are there, and check them."""
@@ -127,8 +99,7 @@ def read_libsvm(path: Path, num_features: int) -> Examples:
         FileNotFoundError: If there is no such file.
         ValueError: If a line is not of that form, or the file holds no example.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: put the file there, or give another root")
+    require(path)
     labels: list[float] = []
     rows: list[int] = []
     columns: list[int] = []

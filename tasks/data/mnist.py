@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import math
+import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,9 @@ from numpy.typing import NDArray
 
 from tasks.data.classes import Examples
 from tasks.data.download import fetch
-from tasks.data.images import ImageData, read_idx
+from tasks.data.images import ImageData
+
+_CLOTHES = "T-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class IDXFiles:
         """Return the files of images and of labels, fetched unless they are there, and checked.
 
         Raises:
-            FileNotFoundError: If one cannot be had; the message says where to put it.
+            FileNotFoundError: If one cannot be fetched; the message says where to put it.
             ValueError: If one is not the file expected.
         """
         return [
@@ -110,18 +114,7 @@ class FashionMNISTData(MNISTData):
     :class:`~tasks.data.images.ImageData`.
     """
 
-    class_names = (
-        "T-shirt",
-        "trouser",
-        "pullover",
-        "dress",
-        "coat",
-        "sandal",
-        "shirt",
-        "sneaker",
-        "bag",
-        "ankle boot",
-    )
+    class_names = tuple(_CLOTHES.split(", "))
     ood_sets = ("mnist", "rotated")
     files = FASHION
     others: ClassVar[dict[str, IDXFiles]] = {"mnist": MNIST}
@@ -137,3 +130,18 @@ def read_packed(path: Path) -> NDArray[np.uint8]:
         return read_idx(gzip.decompress(path.read_bytes()))
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         raise ValueError(f"{path} is not a packed IDX file: {error}") from error
+
+
+def read_idx(content: bytes) -> NDArray[np.uint8]:
+    """Return the array of an IDX file of bytes.
+
+    Raises:
+        ValueError: If it is no such file, or its length is not what its head says.
+    """
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise ValueError("not an IDX file of unsigned bytes")
+    head = 4 + 4 * content[3]
+    shape = struct.unpack(f">{content[3]}I", content[4:head]) if len(content) >= head else (-1,)
+    if len(content) - head != math.prod(shape):
+        raise ValueError(f"an IDX file of {len(content)} bytes is cut short or too long")
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.data.download import data_root
-from tasks.data.images import read_idx
 from tasks.data.mnist import MNIST
 
 
@@ -30,8 +27,7 @@ def sevens_and_nines(
     Returns:
         Features [N, dimensions + 1], the last a column of ones, and labels [N].
     """
-    files = MNIST.fetch(data_root(root), "train")
-    images, labels = (read_idx(gzip.decompress(file.read_bytes())) for file in files)
+    images, labels = MNIST.read(data_root(root), "train")
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero((labels == 7) | (labels == 9))
     rows = rng.choice(rows, count, replace=False)

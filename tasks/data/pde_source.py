@@ -105,7 +105,7 @@ class PDESourceData(FlowData[pde.Dataset]):
         """Return the relative L2 errors, [n], of linear least squares from source to velocity.
 
         The map is linear and its inputs span two dimensions, so this is exact up to round-off:
-        the baseline that any network for this problem has to be seen beside.
+        the baseline of any network for this problem.
         """
         source, velocity = self.arrays("train")
         flat = source.reshape(len(source), -1)

@@ -11,67 +11,37 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
-
-from lightning_sgmcmc import BatchStream
-from lightning_sgmcmc.chain import Sampling
 
 Array = NDArray[np.float64]
 #: What stands for a missing value, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+ENCODE_WORDS = "encode words as numbers, one column of 0 and 1 a category"
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of numbers.
-
-    Attributes:
-        path: The file.
-        names: Names of the columns; "0", "1", ... if the file has none.
-        values: [rows, columns].
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    values: Array
-
-    def split(self, target: str | int | None) -> tuple[Array, Array, tuple[str, ...], str]:
-        """Return features [N, D], target [N, 1] and their names.
-
-        Args:
-            target: Name or number of the target's column; None is the last one.
-
-        Raises:
-            ValueError: If there is no such column, or it is the only one.
-        """
-        place, rest = places(self.path, self.names, target)
-        names = tuple(self.names[i] for i in rest)
-        return self.values[:, rest], self.values[:, [place]], names, self.names[place]
-
-
-@dataclass(frozen=True)
-class Fields:
     """Columns of a text file, whose fields are numbers or words.
 
     Attributes:
         path: The file.
         names: Names of the columns; "0", "1", ... if the file has none.
-        rows: The fields of every row, after the number of its line.
+        rows: The number of every row's line, and its fields.
     """
 
     path: Path
     names: tuple[str, ...]
     rows: tuple[tuple[int, list[str]], ...]
 
-    def numbers(self, columns: Sequence[int]) -> Array:
-        """Return some columns as [rows, columns].
+    def numbers(self, columns: Sequence[int] | None = None) -> Array:
+        """Return some columns, or all, as [rows, columns].
 
         Raises:
             ValueError: If a value is missing or no finite number; line and column are named.
         """
+        chosen = range(len(self.names)) if columns is None else columns
         return np.array(
             [
-                [_number(self.path, line, self.names[i], fields[i]) for i in columns]
+                [_number(self.path, line, self.names[i], fields[i]) for i in chosen]
                 for line, fields in self.rows
             ]
         )
@@ -82,11 +52,25 @@ class Fields:
         Raises:
             ValueError: If a value is missing or not finite; line and column are named.
         """
-        if all(_is_number(fields[column]) for _, fields in self.rows):
+        if all(is_number(fields[column]) for _, fields in self.rows):
             return self.numbers([column])[:, 0]
         for line, fields in self.rows:
             _refuse_missing(self.path, line, self.names[column], fields[column])
         return np.array([fields[column] for _, fields in self.rows])
+
+    def split(self, target: str | int | None) -> tuple[Array, Array, tuple[str, ...], str]:
+        """Return features [N, D], target [N, 1] and their names, all numbers.
+
+        Args:
+            target: Name or number of the target's column; None is the last one.
+
+        Raises:
+            ValueError: If there is no such column, it is the only one, or a value is no number.
+        """
+        place, rest = places(self.path, self.names, target)
+        values = self.numbers()
+        names = tuple(self.names[i] for i in rest)
+        return values[:, rest], values[:, [place]], names, self.names[place]
 
 
 def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[int, list[int]]:
@@ -112,44 +96,12 @@ def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[
     return place, [i for i in range(len(names)) if i != place]
 
 
-def batches(tensors: Sequence[Tensor], batch_size: int, sampling: Sampling) -> BatchStream:
-    """Return minibatches of a table's rows; all rows in every step if they are no more than one.
-
-    Args:
-        tensors: The training set, each [N, ...].
-        batch_size: Rows in a minibatch.
-        sampling: As for :class:`~lightning_sgmcmc.BatchStream`; "independent" rows stay that.
-
-    Raises:
-        ValueError: If ``batch_size`` is not positive.
-    """
-    rows = len(tensors[0])
-    whole = batch_size >= rows and sampling != "independent"
-    return BatchStream(tensors, min(batch_size, rows), "full" if whole else sampling)
-
-
 def read_table(path: str | Path, at_least: int = 1) -> Table:
-    """Read numbers between commas, semicolons, tabs or spaces; a first row of words is a header.
+    """Read fields between commas, semicolons, tabs or spaces; a first row of words is a header.
 
     Args:
-        path: A text file; empty lines in it are passed over.
+        path: A text file; empty lines are skipped.
         at_least: Smallest number of rows.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a value is missing or no finite number (row and column are named), rows
-            differ in length, names repeat, or there are too few rows.
-    """
-    fields = read_fields(path, at_least)
-    return Table(fields.path, fields.names, fields.numbers(range(len(fields.names))))
-
-
-def read_fields(path: str | Path, at_least: int = 1) -> Fields:
-    """Read a text file as :func:`read_table` does, but leave its values as they stand there.
-
-    Args:
-        path: See :func:`read_table`.
-        at_least: See :func:`read_table`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -161,7 +113,7 @@ def read_fields(path: str | Path, at_least: int = 1) -> Fields:
     rows = _rows(path)
     if not rows:
         raise ValueError(f"{path} is empty")
-    header = not any(_is_number(field) or field.lower() in MISSING for field in rows[0][1])
+    header = not any(is_number(field) or field.lower() in MISSING for field in rows[0][1])
     names = tuple(rows[0][1]) if header else tuple(str(i) for i in range(len(rows[0][1])))
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -172,7 +124,7 @@ def read_fields(path: str | Path, at_least: int = 1) -> Fields:
     for line, fields in body:
         if len(fields) != len(names):
             raise ValueError(f"{path}, line {line} has {len(fields)} fields, not {len(names)}")
-    return Fields(path, names, tuple(body))
+    return Table(path, names, tuple(body))
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
@@ -187,7 +139,7 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     separator = next((s for s in (",", ";", "\t") if s in lines[0][1].strip()), None)
     if separator is None:
         return [(i, line.split()) for i, line in lines]
-    # A separator that ends every line, as in some published sets, ends no field.
+    # Some published sets end every line with a separator: no field follows it.
     if all(line.rstrip(" \r").endswith(separator) for _, line in lines):
         lines = [(i, line.rstrip(" \r")[:-1]) for i, line in lines]
     plain = [line for _, line in lines]
@@ -205,10 +157,9 @@ def _refuse_missing(path: Path, line: int, name: str, field: str) -> None:
 
 def _number(path: Path, line: int, name: str, field: str) -> float:
     _refuse_missing(path, line, name, field)
-    if not _is_number(field):
+    if not is_number(field):
         raise ValueError(
-            f"{path}, line {line}, column {name!r}: {field!r} is not a number; encode words as "
-            "numbers, one column of 0 and 1 a category"
+            f"{path}, line {line}, column {name!r}: {field!r} is not a number; {ENCODE_WORDS}"
         )
     value = float(field)
     if not math.isfinite(value):
@@ -216,7 +167,8 @@ def _number(path: Path, line: int, name: str, field: str) -> float:
     return value
 
 
-def _is_number(field: str) -> bool:
+def is_number(field: str) -> bool:
+    """Return whether a field of a text file is a number, finite or not."""
     try:
         float(field)
     except ValueError:

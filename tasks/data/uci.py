@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
 
-import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import data_root, fetch
-from tasks.data.table import Table, batches, read_table
+from tasks.data.splits import SplitData
+from tasks.data.table import read_table
 
 #: Checksums of the sets as Gal and Ghahramani (2016) published them with their code.
 SETS = {
@@ -31,8 +28,6 @@ NUM_SPLITS = 20
 #: Rows without which neither a fit nor a test says anything.
 FEWEST_ROWS = 20
 
-Split = Literal["train", "val", "test"]
-
 
 def standard_split(rows: int, split: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return training and test rows of a standard split: the first 90 % of a permutation.
@@ -47,7 +42,7 @@ def standard_split(rows: int, split: int) -> tuple[NDArray[np.int64], NDArray[np
     return order[:cut], order[cut:]
 
 
-class UCIData(L.LightningDataModule):
+class UCIData(SplitData):
     """Features x [B, D] and target y [B, 1] of a table, float32, in the table's own units.
 
     Give either a name or a file. A tenth of the rows, which ones the split says, is for testing;
@@ -68,6 +63,8 @@ class UCIData(L.LightningDataModule):
         ValueError: If not one of name and file is given, or a value lies outside its range.
     """
 
+    whole_if_small = True
+
     def __init__(
         self,
         name: str | None = None,
@@ -79,7 +76,7 @@ class UCIData(L.LightningDataModule):
         batch_size: int = 10_000,
         sampling: Sampling = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(batch_size, sampling, eval_batch_size=4096)
         if (name is None) == (file is None):
             raise ValueError(
                 "say which data: either data.file=TABLE.csv, or data.name= one of "
@@ -93,13 +90,8 @@ class UCIData(L.LightningDataModule):
             raise ValueError(f"split must lie between 0 and {NUM_SPLITS - 1}, got {split}")
         if num_val < 0:
             raise ValueError(f"num_val must not be negative, got {num_val}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, got {batch_size}")
         self.name, self.file, self.target = name, file, target
         self.root, self.index, self.num_val = data_root(root), split, num_val
-        self.batch_size, self.sampling = batch_size, sampling
-        self._table: Table | None = None
-        self._arrays: dict[Split, tuple[Tensor, Tensor]] = {}
 
     @property
     def title(self) -> str:
@@ -112,7 +104,7 @@ class UCIData(L.LightningDataModule):
             fetch(_URL.format(name=self.name), self._path, SETS[self.name])
 
     @property
-    def _path(self) -> Any:
+    def _path(self) -> Path:
         return self.root / "uci_regression" / str(self.name) / "data.txt"
 
     def setup(self, stage: str | None = None) -> None:
@@ -121,7 +113,7 @@ class UCIData(L.LightningDataModule):
         Raises:
             ValueError: If the table does not fit, or the target is constant.
         """
-        if self._arrays:
+        if self._splits:
             return
         table = read_table(self.file or self._path, FEWEST_ROWS)
         x, y, self.features, self.column = table.split(self.target)
@@ -136,31 +128,7 @@ class UCIData(L.LightningDataModule):
             raise ValueError(
                 f"the target {self.column!r} of {table.path} is the same in all training rows"
             )
-        for name, chosen in rows.items():
-            pair = (torch.from_numpy(a[chosen]).float() for a in (x, y))
-            self._arrays[name] = tuple(pair)  # type: ignore[index, assignment]
-
-    def tensors(self, name: Split) -> tuple[Tensor, Tensor]:
-        """Return features and target of a part.
-
-        Raises:
-            RuntimeError: Before :meth:`setup`.
-        """
-        if not self._arrays:
-            raise RuntimeError("call prepare_data() and setup() first")
-        return self._arrays[name]
-
-    def train_dataloader(self) -> BatchStream:
-        """Return the minibatch stream."""
-        return batches(self.tensors("train"), self.batch_size, self.sampling)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation rows, an empty list if none are held out."""
-        return self._loader("val") if self.num_val else []
-
-    def test_dataloader(self) -> Any:
-        """Return the test rows."""
-        return self._loader("test")
-
-    def _loader(self, name: Split) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(*self.tensors(name)), batch_size=4096)
+        self._splits = {
+            name: (torch.from_numpy(x[chosen]).float(), torch.from_numpy(y[chosen]).float())
+            for name, chosen in rows.items()
+        }

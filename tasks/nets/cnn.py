@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from tasks.nets.images import check_image, check_images
+from tasks.nets.arguments import check_image, check_images
 
 
 class ConvNet(nn.Module):

@@ -4,23 +4,57 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU}
+from tasks.nets.arguments import ACTIVATIONS, check_name
 
 
-class EncoderDecoder(nn.Module):
-    """Source field to edge velocities (Wang, Deng, Lin 2020, section 5.3.1).
+class CoarseSolverNet(nn.Module):
+    """A field [B, 1, ny, nx] to edges [B, E]: encoder, coarse solver, decoder.
 
-    Average pooling by 2, flattening and a dense layer of ``coarse**2`` units stand for upscaling;
-    two 3x3 convolutions on the coarse square and a dense layer for the coarse solver; a last
-    dense layer for downscaling. With 60x60 cells, 7,320 edges, valid convolutions and 64-128
-    channels it has 2,557,716 weights, 0.4 % fewer than the paper's 2,566,828, which no natural
-    configuration has.
+    The encoder, which is given, stands for upscaling. Two 3x3 convolutions on the coarse square of
+    its ``coarse**2`` outputs and a dense layer of ``hidden`` units stand for the coarse solver, a
+    last dense layer for downscaling.
+    """
 
-    Inputs are divided by ``input_scale`` and outputs multiplied by ``output_scale``, two buffers
-    that a task sets from its training data, so that the weights see numbers of order one.
+    def __init__(
+        self,
+        encoder: nn.Module,
+        nx: int,
+        ny: int,
+        coarse: int,
+        channels: tuple[int, int],
+        padding: int,
+        hidden: int,
+        activation: type[nn.Module],
+    ) -> None:
+        super().__init__()
+        first, second = channels
+        self.encoder = encoder
+        self.solver = nn.Sequential(
+            nn.Unflatten(1, (1, coarse, coarse)),
+            nn.Conv2d(1, first, 3, padding=padding),
+            activation(),
+            nn.Conv2d(first, second, 3, padding=padding),
+            activation(),
+            nn.Flatten(),
+            nn.Linear(second * (coarse - 4 + 4 * padding) ** 2, hidden),
+            activation(),
+        )
+        self.decoder = nn.Linear(hidden, ny * (nx + 1) + (ny + 1) * nx)
+
+    def forward(self, field: Tensor) -> Tensor:
+        """Map fields [B, 1, ny, nx] to values on edges [B, E]."""
+        decoded: Tensor = self.decoder(self.solver(self.encoder(field)))
+        return decoded
+
+
+class EncoderDecoder(CoarseSolverNet):
+    """Source [B, 1, ny, nx] to edges [B, E] (Wang, Deng, Lin 2020, section 5.3.1).
+
+    The encoder is average pooling by 2 and a dense layer. With 60x60 cells, 7,320 edges, valid
+    convolutions and 64-128 channels there are 2,557,716 weights, 0.4 % fewer than the paper's
+    2,566,828, which no natural configuration has.
 
     Args:
         nx: Cells in x, even.
@@ -34,9 +68,6 @@ class EncoderDecoder(nn.Module):
         ValueError: If the grid cannot be pooled by two or a name is unknown.
     """
 
-    input_scale: Tensor
-    output_scale: Tensor
-
     def __init__(
         self,
         nx: int = 60,
@@ -46,35 +77,10 @@ class EncoderDecoder(nn.Module):
         hidden: int = 200,
         activation: Literal["relu", "silu"] = "relu",
     ) -> None:
-        super().__init__()
         if nx % 2 or ny % 2:
             raise ValueError(f"the grid must have even sides to be pooled by 2, got {nx}x{ny}")
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}"
-            )
+        check_name("activation", activation, ("relu", "silu"))
         act = ACTIVATIONS[activation]
-        self.nx, self.ny = nx, ny
-        edges = ny * (nx + 1) + (ny + 1) * nx
-        self.encoder = nn.Sequential(
-            nn.AvgPool2d(2), nn.Flatten(), nn.Linear(nx * ny // 4, coarse**2), act()
-        )
-        self.solver = nn.Sequential(
-            nn.Unflatten(1, (1, coarse, coarse)),
-            nn.Conv2d(1, channels[0], 3),
-            act(),
-            nn.Conv2d(channels[0], channels[1], 3),
-            act(),
-            nn.Flatten(),
-            nn.Linear(channels[1] * (coarse - 4) ** 2, hidden),
-            act(),
-        )
-        self.decoder = nn.Linear(hidden, edges)
-        self.register_buffer("input_scale", torch.ones(()))
-        self.register_buffer("output_scale", torch.ones(()))
-
-    def forward(self, source: Tensor) -> Tensor:
-        """Map cell means of the source [B, ny, nx] to normal velocities on edges [B, E]."""
-        x = (source / self.input_scale).unsqueeze(1)
-        decoded: Tensor = self.decoder(self.solver(self.encoder(x)))
-        return decoded * self.output_scale
+        pooled = nx * ny // 4
+        encoder = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(pooled, coarse**2), act())
+        super().__init__(encoder, nx, ny, coarse, channels, 0, hidden, act)

@@ -18,10 +18,8 @@ class FanInMLP(MLP):
     Weights start as N(0, 1 / fan-in), biases at zero.
 
     Args:
-        hidden: As for :class:`~tasks.nets.mlp.MLP`, like the rest.
-        activation: See there.
-        inputs: See there.
-        outputs: See there.
+        hidden: This, ``activation``, ``inputs`` and ``outputs`` as for
+            :class:`~tasks.nets.mlp.MLP`.
         dropout: Probability with which an input of a hidden activation is set to zero in
             training, in [0, 1); their code has .5.
     """
@@ -46,7 +44,7 @@ class FanInMLP(MLP):
                 parts += [Dropout(dropout), part] if dropout else [part]
         self.layers = nn.Sequential(*parts)
         if inputs is not None:
-            self.build(inputs)
+            self.take_sizes(inputs, outputs)
 
 
 def _start(layer: nn.Linear) -> None:

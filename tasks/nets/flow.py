@@ -59,18 +59,21 @@ class FlowNet(nn.Module):
         self.register_buffer("log_std", torch.ones(()))
         self.register_buffer("source", torch.zeros(()))
 
+    def network_inputs(self, permeability: Tensor) -> Tensor:
+        """Return what the network sees, [B, 1, ny, nx]."""
+        logs = permeability.log()
+        z = (logs - self.log_mean) / self.log_std
+        if self.symmetric:
+            z = torch.where(_larger_below(logs), z.flip(-2), z)
+        return z.unsqueeze(-3)
+
     def forward(self, permeability: Tensor) -> Tensor:
         """Map permeabilities [B, ny, nx] to normal velocities on edges [B, E]."""
         ny, nx = permeability.shape[-2:]
         logs = permeability.log()
-        z = (logs - self.log_mean) / self.log_std
+        vertical, horizontal = split_edges(self.net(self.network_inputs(permeability)), nx, ny)
         if self.symmetric:
-            half = ny // 2
-            below, above = logs[..., :half, :].sum((-2, -1)), logs[..., -half:, :].sum((-2, -1))
-            turned = (below > above)[..., None, None]
-            z = torch.where(turned, z.flip(-2), z)
-        vertical, horizontal = split_edges(self.net(z.unsqueeze(-3)), nx, ny)
-        if self.symmetric:
+            turned = _larger_below(logs)
             vertical = torch.where(turned, vertical.flip(-2), vertical)
             horizontal = torch.where(turned, -horizontal.flip(-2), horizontal)
         g = logs.mean((-2, -1), keepdim=True).exp()
@@ -81,6 +84,13 @@ class FlowNet(nn.Module):
         if self.conservative:
             return project_flow(velocity, nx, ny, self.source)
         return velocity
+
+
+def _larger_below(logs: Tensor) -> Tensor:
+    """Return in which fields [..., ny, nx] the lower half has the larger sum, [..., 1, 1]."""
+    half = logs.shape[-2] // 2
+    below, above = logs[..., :half, :].sum((-2, -1)), logs[..., -half:, :].sum((-2, -1))
+    return (below > above)[..., None, None]
 
 
 def _between(cells: Tensor, dim: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "sigmoid": nn.Sigmoid}
+from tasks.nets.arguments import ACTIVATIONS, check_name
 
 
 class MLP(nn.Module):
@@ -17,8 +17,9 @@ class MLP(nn.Module):
     Args:
         hidden: Units of the hidden layers; none makes a linear map.
         activation: ``relu``, ``tanh``, ``silu`` or ``sigmoid``.
-        inputs: Features of x; None leaves it to the data, by :meth:`build`.
-        outputs: Outputs; None leaves it to the data too.
+        inputs: Features of x; None leaves their number to the data
+            (:class:`~tasks.networks.TakesSizes`).
+        outputs: Outputs; None leaves their number to the data.
 
     Raises:
         ValueError: If a number is not positive or the activation is unknown.
@@ -32,10 +33,7 @@ class MLP(nn.Module):
         outputs: int | None = 1,
     ) -> None:
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
-            )
+        check_name("activation", activation, ACTIVATIONS)
         if min((*hidden, outputs or 1)) < 1 or outputs == 0 or (inputs is not None and inputs < 1):
             raise ValueError(
                 f"layers need at least one unit, got inputs = {inputs}, hidden = {list(hidden)}, "
@@ -49,35 +47,32 @@ class MLP(nn.Module):
             _resize([first, *rest][-1], outputs=0)
         parts: list[nn.Module] = [first]
         for layer in rest:
-            parts += [_ACTIVATIONS[activation](), layer]
+            parts += [ACTIVATIONS[activation](), layer]
         self.layers = nn.Sequential(*parts)
-        if inputs is not None and outputs is not None:
-            self.build(inputs)
-        elif inputs is not None:
+        if inputs is not None:
             _resize(first, inputs=inputs)
+            if first.out_features:
+                first.reset_parameters()
 
-    def build(self, inputs: int, outputs: int | None = None) -> None:
-        """Give the net its sizes, and open layers weights as torch draws them; then it is idle.
+    def take_sizes(self, inputs: int, outputs: int) -> None:
+        """Take the sizes that are open, and draw weights of the layers concerned as torch does.
 
         Args:
             inputs: Features of the data.
-            outputs: What the net is to give, where that was left to the data.
+            outputs: What the net is to give, where that is open.
 
         Raises:
-            ValueError: If it already has another number of inputs, or its outputs stay open.
+            ValueError: If the net has another number of inputs already.
         """
         first, last = self.layers[0], self.layers[-1]
         assert isinstance(first, nn.Linear)
         assert isinstance(last, nn.Linear)
         if first.in_features not in (0, inputs):
             raise ValueError(f"the net takes {first.in_features} inputs, the data have {inputs}")
-        if not last.out_features and not outputs:
-            raise ValueError("the net's outputs are left to the data: give their number")
-        opened = {}
+        opened: dict[nn.Linear, dict[str, int]] = {}
         if not first.in_features:
             opened[first] = {"inputs": inputs}
         if not last.out_features:
-            assert outputs is not None
             opened[last] = opened.get(last, {}) | {"outputs": outputs}
         for layer, sizes in opened.items():
             _resize(layer, **sizes)

@@ -1,4 +1,4 @@
-"""Normalisations that a sampled network can have: an example's output is its own."""
+"""Normalisations for sampled networks: no output depends on the other examples of its batch."""
 
 from __future__ import annotations
 
@@ -78,9 +78,8 @@ class ThresholdedLinear(nn.Module):
 class FrozenBatchNorm2d(nn.BatchNorm2d):
     """Batch normalisation by fixed statistics: an affine map, whose scale and shift are sampled.
 
-    :func:`calibrate` sets the statistics, once; neither :meth:`train` nor
-    :meth:`reset_parameters`, with which chains start anew, changes them, so that all chains share
-    them.
+    :func:`calibrate` sets the statistics once. Neither :meth:`train` nor
+    :meth:`reset_parameters`, with which chains start anew, changes them: all chains share them.
 
     Args:
         channels: Channels of x [B, channels, height, width].
@@ -122,6 +121,11 @@ class FrozenBatchNorm2d(nn.BatchNorm2d):
         self.calibrated = bool(self.num_batches_tracked)
 
 
+def needs_calibration(net: nn.Module) -> bool:
+    """Return whether a network has frozen normalisation without statistics."""
+    return any(not layer.calibrated for layer in _frozen(net))
+
+
 @torch.no_grad()
 def calibrate(net: nn.Module, batches: Iterable[Tensor]) -> None:
     """Set the statistics of every frozen normalisation of a network, at its present weights.
@@ -132,12 +136,12 @@ def calibrate(net: nn.Module, batches: Iterable[Tensor]) -> None:
 
     Args:
         net: The network.
-        batches: Inputs of the network; more than one example each, equally many by rights.
+        batches: Inputs of the network; batches of more than one example, best of equal size.
 
     Raises:
         ValueError: If the network has no such layer, or there is no batch.
     """
-    layers = [layer for layer in net.modules() if isinstance(layer, FrozenBatchNorm2d)]
+    layers = _frozen(net)
     if not layers:
         raise ValueError("the net has no frozen normalisation to calibrate")
     for layer in layers:
@@ -153,3 +157,7 @@ def calibrate(net: nn.Module, batches: Iterable[Tensor]) -> None:
         raise ValueError("calibration needs one batch at least, got none")
     for layer in layers:
         layer.calibrated = True
+
+
+def _frozen(net: nn.Module) -> list[FrozenBatchNorm2d]:
+    return [layer for layer in net.modules() if isinstance(layer, FrozenBatchNorm2d)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tasks.nets import normalisation as norms
-from tasks.nets.images import check_image, check_images
+from tasks.nets.arguments import check_image, check_images, check_name
 
 Normalisation = Literal["frn", "frozen"]
 Activation = Literal["relu", "tlu", "silu"]
@@ -26,16 +25,16 @@ class ResNet20(nn.Module):
     A 3x3 convolution, three stages of three blocks with ``width``, 2 ``width`` and 4 ``width``
     channels, of which the second and third halve the image, the mean over the pixels and a dense
     layer. A block is a(n(conv(a(n(conv(x))))) + shortcut(x)) with normalisation n and activation
-    a. Convolutions are 3x3, without bias, and start as torch draws them; what follows normalises.
+    a. Convolutions are 3x3, without bias, and start as torch draws them.
 
-    Batch normalisation by the batch's own statistics is not to be had: an example's likelihood
+    Batch normalisation by the batch's own statistics cannot be used: an example's likelihood
     would depend on the rest of its minibatch, so that no product of likelihoods and no posterior
     is defined. Instead n is
 
     - ``"frn"``: filter response normalisation, by which Izmailov et al. 2021 sampled a ResNet-20;
-    - ``"frozen"``: batch normalisation by statistics that :meth:`calibrate` fixes before the
-      chain, an affine map. The posterior is that of the network with these statistics. A forward
-      without them is an error.
+    - ``"frozen"``: batch normalisation by statistics that
+      :func:`~tasks.nets.normalisation.calibrate` fixes before the chain, an affine map. The
+      posterior is that of the network with these statistics. A forward without them is an error.
 
     Scales and shifts are sampled with both.
 
@@ -75,11 +74,11 @@ class ResNet20(nn.Module):
             )
         if min(classes, width) < 1:
             raise ValueError(f"classes and width must be positive, got {classes} and {width}")
-        _check_name("normalisation", normalisation, _NORMS)
+        check_name("normalisation", normalisation, _NORMS)
         if activation is None:
             activation = "tlu" if normalisation == "frn" else "relu"
-        _check_name("activation", activation, _ACTIVATIONS)
-        _check_name("shortcut", shortcut, _SHORTCUTS)
+        check_name("activation", activation, _ACTIVATIONS)
+        check_name("shortcut", shortcut, _SHORTCUTS)
         self.image, self.normalisation = tuple(image), normalisation
         self.stem = nn.Sequential(
             nn.Conv2d(image[0], width, 3, padding=1, bias=False),
@@ -95,23 +94,6 @@ class ResNet20(nn.Module):
                 before = after
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(before, classes)
-
-    @property
-    def needs_calibration(self) -> bool:
-        """Whether :meth:`calibrate` has to be called before the first forward."""
-        frozen = (m for m in self.modules() if isinstance(m, norms.FrozenBatchNorm2d))
-        return any(not layer.calibrated for layer in frozen)
-
-    def calibrate(self, batches: Iterable[Tensor]) -> None:
-        """Fix the statistics of frozen normalisation: see :func:`~.normalisation.calibrate`.
-
-        Args:
-            batches: Images [B, C, H, W] of the training set.
-
-        Raises:
-            ValueError: If the normalisation is not ``"frozen"``, or there is no batch.
-        """
-        norms.calibrate(self, batches)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits [B, classes].
@@ -179,8 +161,3 @@ def _activation(name: Activation, channels: int) -> nn.Module:
     if name == "tlu":
         return norms.ThresholdedLinear(channels)
     return nn.ReLU() if name == "relu" else nn.SiLU()
-
-
-def _check_name(what: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, got {name!r}")

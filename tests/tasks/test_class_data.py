@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.random_projection import random_projection
+from tasks.data.images import random_projection
 
 
 class Numbered(ClassData):

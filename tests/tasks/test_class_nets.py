@@ -26,6 +26,7 @@ from tasks.nets.normalisation import (
     FrozenBatchNorm2d,
     ThresholdedLinear,
     calibrate,
+    needs_calibration,
 )
 from tasks.nets.resnet import ResNet20
 
@@ -38,7 +39,7 @@ def small_resnet(**settings: Any) -> ResNet20:
 
 def frozen_resnet(**settings: Any) -> ResNet20:
     net = small_resnet(normalisation="frozen", **settings)
-    net.calibrate([random(6, *SMALL, seed=7).float()])
+    calibrate(net, [random(6, *SMALL, seed=7).float()])
     return net
 
 
@@ -251,7 +252,7 @@ def test_calibrated_resnet_is_torchs_batch_norm_in_eval_mode(shortcut: Any) -> N
         own += 0.3 * random(*own.shape, seed=number)
         other.copy_(own)
     batches = [random(8, *SMALL, seed=s) * (s + 1) for s in range(3)]
-    net.calibrate(batches)
+    calibrate(net, batches)
     update_bn(batches, reference)
     reference.eval()
     x = random(5, *SMALL, seed=9)
@@ -347,31 +348,31 @@ def test_resnets_start_anew_as_they_first_did() -> None:
 def test_frozen_net_without_statistics_is_refused_until_it_has_them() -> None:
     x = random(4, *SMALL).float()
     given, net = frozen_resnet(), small_resnet(normalisation="frozen")
-    assert net.needs_calibration
+    assert needs_calibration(net)
     with pytest.raises(RuntimeError, match="no statistics yet: call calibrate"):
         net(x)
     with pytest.raises(ValueError, match="one batch at least"):
-        net.calibrate([])
+        calibrate(net, [])
     net.load_state_dict(small_resnet(normalisation="frozen").state_dict())
-    assert net.needs_calibration
+    assert needs_calibration(net)
     net.load_state_dict(given.state_dict())
-    assert not net.needs_calibration
+    assert not needs_calibration(net)
     torch.testing.assert_close(net(x), given(x), rtol=0, atol=0)
 
 
 def test_failed_calibration_leaves_no_training_mode() -> None:
     net = frozen_resnet()
     with pytest.raises(ValueError, match="takes images"):
-        net.calibrate([random(4, *SMALL).float(), random(4, 1, 9, 8).float()])
-    assert net.needs_calibration
+        calibrate(net, [random(4, *SMALL).float(), random(4, 1, 9, 8).float()])
+    assert needs_calibration(net)
     with pytest.raises(RuntimeError, match="no statistics yet"):
         net(random(4, *SMALL).float())
 
 
 def test_nothing_to_calibrate_is_said() -> None:
-    assert not small_resnet().needs_calibration
+    assert not needs_calibration(small_resnet())
     with pytest.raises(ValueError, match="no frozen normalisation"):
-        small_resnet().calibrate([random(4, *SMALL).float()])
+        calibrate(small_resnet(), [random(4, *SMALL).float()])
     with pytest.raises(ValueError, match="no frozen normalisation"):
         calibrate(nn.BatchNorm2d(2), [random(4, *SMALL).float()])
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tasks.data import cifar10, mnist
 from tasks.data.cifar10 import CIFAR10Data
-from tasks.data.images import ImageData, read_idx
+from tasks.data.images import ImageData
 from tasks.data.mnist import FashionMNISTData, IDXFiles, MNISTData
 
 rng = np.random.default_rng(0)
@@ -165,13 +165,13 @@ def test_images_of_another_shape_are_refused(root: Path, monkeypatch: pytest.Mon
 
 def test_idx_files_that_are_none(tmp_path: Path) -> None:
     whole = idx(DIGITS["t10k"])
-    np.testing.assert_array_equal(read_idx(whole), DIGITS["t10k"])
+    np.testing.assert_array_equal(mnist.read_idx(whole), DIGITS["t10k"])
     for content in (b"", whole[:2], b"PNG" + whole):
         with pytest.raises(ValueError, match="not an IDX file of unsigned bytes"):
-            read_idx(content)
+            mnist.read_idx(content)
     for content in (whole[:9], whole[:-1], whole + b"\0"):
         with pytest.raises(ValueError, match="cut short or too long"):
-            read_idx(content)
+            mnist.read_idx(content)
     for i, content in enumerate((whole, gzip.compress(whole)[:-9], gzip.compress(whole[:-1]))):
         path = tmp_path / f"{i}.gz"
         path.write_bytes(content)

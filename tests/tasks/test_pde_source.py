@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 import pde
-from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc import SGLD, load_posterior
 from lightning_sgmcmc.metrics import relative_l2_error
 from lightning_sgmcmc.run import cli
 from tasks.data.pde_source import PDESourceData
 from tasks.nets.encoder_decoder import EncoderDecoder
 from tasks.pde_source import PDESource
-from tests.toy import trainer
+from tests.toy import ToyData, trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 Split = Any  # "train", "val" or "test"
@@ -51,12 +51,12 @@ def test_net_has_the_stated_number_of_weights() -> None:
 def test_scales_are_units() -> None:
     """f in other units, u in other units: the same weights."""
     torch.manual_seed(0)
-    net = EncoderDecoder()
+    task = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6))
     x = torch.randn(2, 60, 60)
-    before = net(x)
-    net.input_scale.fill_(4.0)
-    net.output_scale.fill_(0.5)
-    torch.testing.assert_close(net(4 * x), 0.5 * before)
+    before = task(x)
+    task.input_scale.fill_(4.0)
+    task.output_scale.fill_(0.5)
+    torch.testing.assert_close(task(4 * x), 0.5 * before)
 
 
 def test_odd_grid_is_refused() -> None:
@@ -67,8 +67,6 @@ def test_odd_grid_is_refused() -> None:
 @pytest.mark.parametrize("num_samples", [20, 33])
 def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) -> None:
     """For every sample, training or not, to single precision: n(x) sqrt(D) = ||u(x)||."""
-    from lightning_sgmcmc import SGLD
-
     data = opened(root, num_samples=num_samples)
     module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
     run = L.Trainer(
@@ -89,9 +87,6 @@ def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) 
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:
-    from lightning_sgmcmc import SGLD
-    from tests.toy import ToyData
-
     module = PDESource(nn.Linear(3, 1), lambda p: SGLD(p, lr=1e-3), burn_in=1, thinning=1)
     with pytest.raises(TypeError, match="PDESource needs PDESourceData, got ToyData"):
         trainer(tmp_path, 3).fit(module, datamodule=ToyData())

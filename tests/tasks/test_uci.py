@@ -67,7 +67,7 @@ def test_separators_and_headers(tmp_path: Path, text: str) -> None:
     path.write_bytes(text.encode())
     table = read_table(path)
     assert table.names == ("a", "b")
-    assert table.values.tolist() == [[1.0, 2.5], [3.0, -40.0]]
+    assert table.numbers().tolist() == [[1.0, 2.5], [3.0, -40.0]]
 
 
 def test_a_table_of_numbers_alone_has_numbered_columns(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, text: str, message:
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"table\.csv") as error:
-        read_table(path, at_least=2)
+        read_table(path, at_least=2).numbers()
     assert message in str(error.value)
 
 
@@ -130,7 +130,7 @@ def test_splits_are_the_published_ones(name: str) -> None:
     folder = Path(root or ".") / "uci_regression" / name
     if root is None or not (folder / "index_test_0.txt").is_file():
         pytest.skip("needs $SGMCMC_DATA_ROOT/uci_regression with the sets' index files")
-    rows = len(read_table(folder / "data.txt").values)
+    rows = len(read_table(folder / "data.txt").rows)
     for split in range(20):
         for kind, ours in zip(("train", "test"), standard_split(rows, split), strict=True):
             theirs = np.loadtxt(folder / f"index_{kind}_{split}.txt").astype(int)
@@ -283,12 +283,12 @@ def test_wrong_commands_are_one_line(
 def test_a_net_keeps_the_inputs_that_it_has() -> None:
     net = MLP([4], inputs=3)
     weight = net.layers[0].weight
-    net.build(3)
+    net.take_sizes(3, 1)
     assert net.layers[0].weight is weight
     with pytest.raises(ValueError, match="takes 3 inputs, the data have 5"):
-        net.build(5)
+        net.take_sizes(5, 1)
     late = MLP([4, 6], "tanh")
-    late.build(3)
+    late.take_sizes(3, 1)
     assert late(torch.zeros(2, 3)).shape == (2, 1)
     assert bool((late.layers[0].weight.abs() <= 3**-0.5).all())  # torch's own bounds
 

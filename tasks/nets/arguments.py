@@ -1,10 +1,23 @@
-"""What networks of images ask of their inputs."""
+"""Checks of what networks are built from and called with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise ValueError unless a name is known."""
+    if name not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, got {name!r}")
 
 
 def check_image(image: Sequence[int]) -> None:

@@ -1,0 +1,99 @@
+"""What the surrogates of Darcy flow share: published errors, rows of the table and figures."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_sgmcmc.metrics import relative_l2_error
+from tasks.regression import RegressionTask
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lightning_sgmcmc.posterior import KeptDraws
+
+Array = NDArray[np.float64]
+#: What an error is measured of, by its name in a run's results.
+MEASURED = {
+    "ensemble": "ensemble of draws",
+    "posterior_mean": "mean of the weights",
+    "last": "last draw",
+    "burn_in": "where burn-in ended",
+}
+
+
+class DarcySurrogate(RegressionTask):
+    """Fields on the cells to velocities on the edges [B, edges], beside a table of a paper.
+
+    Edges without flow in all training data take no part in bands and in sigma.
+    """
+
+    #: Number of the table in Wang, Deng, Lin 2020.
+    table_number: ClassVar[int]
+    #: Its mean relative L2 test errors in percent, by method and sparse rate.
+    table: ClassVar[dict[str, dict[float, float]]]
+    #: Digits behind the point of errors in percent.
+    digits: ClassVar[int]
+
+    def paper(self) -> dict[str, Any]:
+        """Return the paper's table."""
+        return {
+            "source": f"Wang, Deng, Lin 2020, Table {self.table_number}: mean relative L2 test "
+            "error, percent",
+            "table": {k: {f"{r:g}": v for r, v in row.items()} for k, row in self.table.items()},
+        }
+
+    def error_rows(self, metrics: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]:
+        """Return rows of the run's table with the errors of what is there of ``names``."""
+        rows = []
+        for name in names:
+            if name in metrics:
+                mean, median = (
+                    f"{metrics[name][f'relative_l2_{kind}_percent']:.{self.digits}f} %"
+                    for kind in ("mean", "median")
+                )
+                rows.append((MEASURED[name], f"{mean}  (median {median})"))
+        return rows
+
+    def paper_row(self) -> tuple[str, str]:
+        """Return the row with the paper's errors."""
+        best = min(v for row in self.table.values() for v in row.values())
+        return "paper, SGLD / best cell", f"{self.table['SGLD'][0.0]} % / {best} %"
+
+    def figures(self, kept: KeptDraws) -> dict[str, Figure]:
+        """Return the prediction of a typical and of the worst test field, with its uncertainty."""
+        prediction = kept.ensemble("test")
+        x, y = kept.held_out["test"].examples
+        truth = y.double()
+        error = relative_l2_error(prediction.mean, truth)
+        noise = self.ensemble_sigma * self.noise_factors(x).double()
+        std = (prediction.std**2 + noise**2).sqrt() * self.active
+        order = error.argsort()
+        chosen = {"median": int(order[len(order) // 2]), "worst": int(order[-1])}
+        found = {}
+        for name, i in chosen.items():
+            title = (
+                f"{name} test field, relative L2 error {100 * float(error[i]):.{self.digits}f} %"
+            )
+            field, *velocities = (t[i].cpu().numpy() for t in (x, truth, prediction.mean, std))
+            found[f"flow_{name}"] = self.flow_figure(field, velocities, title)
+        return found
+
+    @abstractmethod
+    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
+        """Draw one input field [ny, nx] and three of velocities [edges].
+
+        These are the truth, and the predictive mean and standard deviation with noise.
+        """
+
+
+def edges_with_flow(velocity: Array) -> Tensor:
+    """Return on which edges velocities [N, edges] are not all zero, [edges]."""
+    return torch.from_numpy(np.abs(velocity).max(0) > 0)
