@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.posterior import KeptDraws
 from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_source import PDESourceData
 from tasks.figures import flow_figure
