@@ -1,6 +1,13 @@
 """Stochastic-gradient MCMC for neural networks on PyTorch Lightning."""
 
 from lightning_sgmcmc.chain import BatchStream
+from lightning_sgmcmc.chain.schedules import (
+    BlockDecay,
+    ConstantStep,
+    CyclicalCosine,
+    PolynomialDecay,
+    WarmupCosine,
+)
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import Posterior
 from lightning_sgmcmc.preconditioners import (
@@ -50,7 +57,10 @@ __all__ = [
     "SGNHT",
     "AveragedLBFGS",
     "BatchStream",
+    "BlockDecay",
     "BlockFisher",
+    "ConstantStep",
+    "CyclicalCosine",
     "DiagonalFisher",
     "FanInGaussianPrior",
     "FlatPrior",
@@ -61,6 +71,7 @@ __all__ = [
     "LayerwiseGaussianPrior",
     "NaturalLangevin",
     "NormalInverseGammaPrior",
+    "PolynomialDecay",
     "Posterior",
     "Preconditioner",
     "Prior",
@@ -71,5 +82,6 @@ __all__ = [
     "ScaleMixturePrior",
     "SpikeAndSlabPrior",
     "Target",
+    "WarmupCosine",
     "load_posterior",
 ]

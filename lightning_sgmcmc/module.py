@@ -18,9 +18,9 @@ from lightning_sgmcmc.callbacks import ChainGuard, FlushSubnormals, KeepDraws
 from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
 from lightning_sgmcmc.chain import BatchStream, Chain, OptimizerBurnIn, Starts, Task, checks
+from lightning_sgmcmc.chain.processes import Processes, leave_at_exit
+from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.samplers import Sampler
-from lightning_sgmcmc.schedules import ConstantStep, DrawSchedule
-from lightning_sgmcmc.strategies import Processes, leave_at_exit
 from lightning_sgmcmc.target import Batch
 
 
@@ -40,7 +40,7 @@ class SGMCMCModule(Task, L.LightningModule):
         thinning: Steps between draws.
         num_data: N; by default the length of the training set.
         schedule: Called with the sampler, returns the scheduler of its step size. One with a
-            ``cycle``, as :class:`~lightning_sgmcmc.schedules.CyclicalCosine` has it, also says
+            ``cycle``, as :class:`~lightning_sgmcmc.CyclicalCosine` has it, also says
             which states of a cycle are draws.
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain

@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from lightning_sgmcmc.callbacks.run import run_folder
-from lightning_sgmcmc.strategies import Processes, own_checkpoint
+from lightning_sgmcmc.chain.processes import Processes, own_checkpoint
 
 
 class ChainCheckpoint(Checkpoint):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from lightning_sgmcmc.schedules import WarmupCosine
+from lightning_sgmcmc.chain.schedules import WarmupCosine
 
 
 @dataclass(frozen=True)

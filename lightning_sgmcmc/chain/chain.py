@@ -16,13 +16,13 @@ from lightning_sgmcmc import steps
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chain.processes import Processes
+from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
 from lightning_sgmcmc.chain.stack import ChainStack, holding
 from lightning_sgmcmc.chain.starts import Starts, starts
 from lightning_sgmcmc.chain.task import Task
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler, Stacked
-from lightning_sgmcmc.schedules import ConstantStep, DrawSchedule
-from lightning_sgmcmc.strategies import Processes
 from lightning_sgmcmc.target import Batch, PerExample, Target
 
 MakeSampler = Callable[[Iterable[Any]], Sampler]

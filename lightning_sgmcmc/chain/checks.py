@@ -11,8 +11,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from lightning_sgmcmc.chain.batches import BatchStream
+from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.samplers import Sampler
-from lightning_sgmcmc.schedules import DrawSchedule
 from lightning_sgmcmc.target.vmapped_gradients import mixing_layers
 
 

@@ -47,7 +47,7 @@ class SGFS(Sampler):
     only, and at large ones too narrow. With reshuffled minibatches, whose noise is smaller, every
     variant is too narrow at large steps.
 
-    A step size that decays from 2/gamma, by :class:`~lightning_sgmcmc.schedules.PolynomialDecay`,
+    A step size that decays from 2/gamma, by :class:`~lightning_sgmcmc.PolynomialDecay`,
     is the paper's "anytime" mode: Fisher scoring at first, SGLD with metric 1/b in the end.
 
     Source: Ahn, Korattikara and Welling 2012, Algorithm 1, whose epsilon is 4 / alpha^2.

@@ -112,7 +112,7 @@ def annealed(kind: str, name: str, lr: float, b: float, delta: float) -> Cell:
     """Return a run of SGD or SGLD whose step decays from ``lr`` as (1 + t / b)^-delta."""
     overrides = [
         f"--model.sampler.lr={lr:.4g}",
-        "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
+        "--model.schedule=lightning_sgmcmc.PolynomialDecay",
         f"--model.schedule.b={b:g}",
         f"--model.schedule.gamma={delta:g}",
     ]

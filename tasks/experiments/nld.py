@@ -129,7 +129,7 @@ def _common(burn_in: int, thinning: int) -> list[str]:
     return [
         "--name=nld",
         "--model.net=tasks.nets.fan_in_mlp.FanInMLP",
-        "--model.schedule=lightning_sgmcmc.schedules.BlockDecay",
+        "--model.schedule=lightning_sgmcmc.BlockDecay",
         "--model.schedule.every=10000",
         f"--model.burn_in={burn_in}",
         f"--model.thinning={thinning}",

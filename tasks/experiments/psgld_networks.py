@@ -201,7 +201,7 @@ def deep_ensemble(protocol: Protocol, networks: int = 5) -> tuple[str, ...]:
     """
     return (
         *_optimizer("adam", 1e-3),
-        "--model.schedule=lightning_sgmcmc.schedules.WarmupCosine",
+        "--model.schedule=lightning_sgmcmc.WarmupCosine",
         f"--model.schedule.steps={protocol.steps}",
         f"--model.num_chains={networks}",
         *_last(protocol),
@@ -240,7 +240,7 @@ def _optimizer(name: str, lr: float) -> tuple[str, ...]:
 
 def _halved(protocol: Protocol) -> tuple[str, ...]:
     return (
-        "--model.schedule=lightning_sgmcmc.schedules.BlockDecay",
+        "--model.schedule=lightning_sgmcmc.BlockDecay",
         f"--model.schedule.every={protocol.decay * protocol.epoch}",
     )
 

@@ -53,7 +53,7 @@ def annealed(kind: str, name: str, lr: float) -> Cell:
     """Return a run of SGD or SGLD whose step decays from ``lr`` as 1 / (1 + t / b)."""
     overrides = [
         f"--model.sampler.lr={lr:g}",
-        "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
+        "--model.schedule=lightning_sgmcmc.PolynomialDecay",
         f"--model.schedule.b={B:g}",
         "--model.schedule.gamma=1.0",
     ]

@@ -129,7 +129,7 @@ def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
         overrides += [
             "--model.sampler.paper_mode=true",
             "--model.sampler.temperature=1e-6",
-            "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
+            "--model.schedule=lightning_sgmcmc.PolynomialDecay",
             f"--model.schedule.b={10 * PASS}",
             "--model.schedule.gamma=2.0",
         ]

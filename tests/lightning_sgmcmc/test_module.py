@@ -30,9 +30,9 @@ from lightning_sgmcmc.callbacks import (
     KeepDraws,
 )
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chain.schedules import BlockDecay
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.run import cli
-from lightning_sgmcmc.schedules import BlockDecay
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
 
 PRIOR = GaussianPrior(variance=4.0)

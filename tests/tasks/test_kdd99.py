@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from lightning_sgmcmc import SGFS, SGLD, Target
-from lightning_sgmcmc.schedules import PolynomialDecay
+from lightning_sgmcmc.chain.schedules import PolynomialDecay
 from lightning_sgmcmc.target import PerExample
 from tasks.data.kddcup99 import FEATURES, SYMBOLS, KDDCup99Data
 from tasks.experiments import kdd99, reproduce

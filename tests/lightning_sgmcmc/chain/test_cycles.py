@@ -14,7 +14,7 @@ import torch
 from lightning_sgmcmc import SGLD, GaussianPrior
 from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.chain import OptimizerBurnIn
-from lightning_sgmcmc.schedules import BlockDecay, Cycle, CyclicalCosine
+from lightning_sgmcmc.chain.schedules import BlockDecay, Cycle, CyclicalCosine
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, trainer
 
 CHAINS, LENGTH, SAMPLING = 800, 10, 0.2

@@ -38,7 +38,7 @@ model:
           class_path: lightning_sgmcmc.RMSProp
           init_args: {eps: 1.0e-3}
     schedule:
-      class_path: lightning_sgmcmc.schedules.PolynomialDecay
+      class_path: lightning_sgmcmc.PolynomialDecay
       init_args: {b: 5, gamma: 0.75}
     burn_in_optimizer:
       optimizer:
@@ -171,7 +171,7 @@ def test_what_is_given_between_two_classes_is_for_the_first(config: Path) -> Non
     """Both schedules take a gamma."""
     first, second = "torch.optim.lr_scheduler.ExponentialLR", "PolynomialDecay"
     found = model(config, f"--model.schedule={first}", "--model.schedule.gamma=0.9",
-                  f"--model.schedule=lightning_sgmcmc.schedules.{second}",
+                  f"--model.schedule=lightning_sgmcmc.chain.schedules.{second}",
                   "--model.schedule.b=2")["schedule"]  # fmt: skip
     assert found["init_args"] == {"b": 2, "gamma": 0.55}
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from lightning_sgmcmc import HAMCMC, HASGLD, HMC, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp
 from lightning_sgmcmc.baselines import Optimized
+from lightning_sgmcmc.chain.schedules import BlockDecay, ConstantStep, PolynomialDecay
 from lightning_sgmcmc.run.label import describe
 from lightning_sgmcmc.samplers import ChainsInTurn
-from lightning_sgmcmc.schedules import BlockDecay, ConstantStep, PolynomialDecay
 
 
 def params() -> list[Any]:

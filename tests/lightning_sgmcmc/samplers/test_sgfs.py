@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from lightning_sgmcmc import SGFS, BatchStream, GaussianPrior, LaplacePrior, Target
+from lightning_sgmcmc.chain.schedules import PolynomialDecay
 from lightning_sgmcmc.samplers import Stacked
-from lightning_sgmcmc.schedules import PolynomialDecay
 from lightning_sgmcmc.target import PerExample
 from tests.harness import assert_normal
 from tests.lightning_sgmcmc.problem import Problem

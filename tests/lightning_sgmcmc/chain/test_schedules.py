@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_sgmcmc import SGLD
-from lightning_sgmcmc.schedules import (
+from lightning_sgmcmc.chain.schedules import (
     BlockDecay,
     ConstantStep,
     Cycle,
