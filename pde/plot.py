@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .darcy.rt0 import check_permeability
 from .errors import PdeError
 from .grid import Array, Grid
-from .rt0 import check_permeability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from pde import (
     generate,
     generate_permeabilities,
 )
-from pde.kle import MEANS
+from pde.fields.kle import MEANS
 
 
 def parser() -> argparse.ArgumentParser:

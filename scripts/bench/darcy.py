@@ -35,7 +35,7 @@ from pde import (
     three_spot_strengths,
     three_spots,
 )
-from pde.reference import refined_solution, saddle_point_solution
+from pde.darcy.saddle_point import refined_solution, saddle_point_solution
 
 Array = NDArray[np.float64]
 NAIVE = 7

@@ -30,7 +30,7 @@ import scipy
 from numpy.typing import NDArray
 
 from pde import DarcyFamily, Grid, KarhunenLoeve, PdeError, RandomPermeability
-from pde.reference import saddle_point_solution
+from pde.darcy.saddle_point import saddle_point_solution
 
 Array = NDArray[np.float64]
 #: From a few sample numbers to their velocities.

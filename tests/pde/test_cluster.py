@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from pde import PdeError, PermeabilityDataSpec, generate_permeabilities
-from pde.store import Store
+from pde.io.sample_file import Store
 
 distributed = pytest.importorskip("distributed", reason="distributed is in the extra cluster")
 Client = distributed.Client
-from pde import cluster as ours  # noqa: E402
+from pde.datasets import dask_cluster as ours  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "generate_pde.py"
@@ -48,7 +48,7 @@ class DeadlySpec(PermeabilityDataSpec):
         return Fields(super().fields)
 
 def state():
-    from pde.cluster import _kept
+    from pde.datasets.dask_cluster import _kept
     return len(built), len(_kept)
 """
 
@@ -370,7 +370,7 @@ def test_the_command_says_so_in_a_line(tmp_path):
 
 def test_without_dask_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    monkeypatch.delitem(sys.modules, "pde.cluster")
+    monkeypatch.delitem(sys.modules, "pde.datasets.dask_cluster")
     with pytest.raises(PdeError, match="install the extra `cluster`"):
         make(tmp_path / "a", "tcp://127.0.0.1:9")
 

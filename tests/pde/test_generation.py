@@ -19,7 +19,7 @@ from pde import (
     random_source,
     three_spot_strengths,
 )
-from pde.progress import Progress
+from pde.datasets.progress import Progress
 
 SPOTS = SourceDataSpec(nx=12, ny=10, num_samples=70, seed=3, save_pressure=True)
 RANDOM = SourceDataSpec(nx=9, ny=8, source="random", num_samples=150, seed=3, save_pressure=True)
@@ -102,11 +102,11 @@ def test_interrupted_run_continues_to_the_same_bytes(random_file, tmp_path, monk
 
 def test_finished_chunks_are_not_solved_again(tmp_path, monkeypatch):
     path = tmp_path / "data.npz"
-    monkeypatch.setattr("pde.generation.write_npz", failing(OSError("full")))
+    monkeypatch.setattr("pde.datasets.generation.write_npz", failing(OSError("full")))
     with pytest.raises(OSError, match="full"):
         make(RANDOM, path)
     monkeypatch.undo()
-    monkeypatch.setattr("pde.chunks.ProcessPoolExecutor", None)
+    monkeypatch.setattr("pde.datasets.chunks.ProcessPoolExecutor", None)
     assert len(load(make(RANDOM, path))) == 150
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pde
-from pde.locking import one_at_a_time
+from pde.datasets.locking import one_at_a_time
 
 pytest.importorskip("fcntl", reason="this system has no file locks of this kind")
 
@@ -67,7 +67,7 @@ def test_it_makes_the_file_if_the_first_did_not(tmp_path: Path, name: str) -> No
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "permeability.safetensors"
     code = (
-        "import sys, time, pathlib\nfrom pde.locking import one_at_a_time\n"
+        "import sys, time, pathlib\nfrom pde.datasets.locking import one_at_a_time\n"
         f"with one_at_a_time(pathlib.Path({str(path)!r})):\n"
         "    print('held', file=sys.stderr, flush=True)\n    time.sleep(600)"
     )

@@ -24,7 +24,7 @@ from pde import (
     generate_permeabilities,
     load_permeabilities,
 )
-from pde.store import Store
+from pde.io.sample_file import Store
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "generate_pde.py"
 SMALL = PermeabilityDataSpec(nx=12, ny=10, terms=8, num_samples=150, save_pressure=True)
@@ -196,7 +196,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path, monkeypatch):
 
 def test_a_dead_worker_is_one_clear_error(tmp_path):
     code = (
-        "import os, sys, pde.permeability as p\n"
+        "import os, sys, pde.datasets.permeability as p\n"
         "if __name__ == '__main__':\n"
         "    spec = p.PermeabilityDataSpec(nx=40, ny=40, terms=4, num_samples=3000)\n"
         "    import threading, multiprocessing, signal, time\n"

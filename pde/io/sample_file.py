@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import FileContentError, PdeError
-from .grid import Array
+from ..errors import FileContentError, PdeError
+from ..grid import Array
 
 _KEY = "pde"  # of our metadata, among safetensors' own
 

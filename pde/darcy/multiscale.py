@@ -10,11 +10,11 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-from .darcy import DarcySolution, check_sources
-from .errors import PdeError
+from ..errors import PdeError
+from ..grid import SIDES, Array, Grid, IntArray
 from .family import DarcyFamily
-from .grid import SIDES, Array, Grid, IntArray
 from .rt0 import boundary_data, check_permeability, divergence_matrix, mass_matrix
+from .solver import DarcySolution, check_sources
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import splu, spsolve
 
-from .darcy import DarcySolution
-from .grid import Array, Grid
+from ..grid import Array, Grid
 from .rt0 import OUTWARD, boundary_data, check_permeability, saddle_point_matrix
+from .solver import DarcySolution
 
 Extended = NDArray[np.longdouble]
 

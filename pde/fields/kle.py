@@ -11,8 +11,8 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from .errors import PdeError
-from .grid import Array, Grid
+from ..errors import PdeError
+from ..grid import Array, Grid
 from .sources import PERMEABILITY, check_draw, generator
 
 #: One factor of a separable correlation, of the distance over the correlation length.

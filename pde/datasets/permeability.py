@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import scipy
 
+from ..darcy.family import DarcyFamily
+from ..errors import FileContentError, PdeError
+from ..fields.kle import KarhunenLoeve, RandomPermeability
+from ..fields.sources import check_draw
+from ..grid import Array, Grid
+from ..io.sample_file import Store, differences, read
 from .chunks import leave_interrupts_to_parent, single_blas_thread
-from .errors import FileContentError, PdeError
-from .family import DarcyFamily
-from .grid import Array, Grid
-from .kle import KarhunenLoeve, RandomPermeability
 from .locking import make_once
 from .progress import Progress
-from .sources import check_draw
-from .store import Store, differences, read
 
 if TYPE_CHECKING:
-    from .cluster import Cluster
+    from .dask_cluster import Cluster
 
 FORMAT, VERSION = "pde permeability data", 1
 CHUNK = 64  # part of no format: a sample's bits do not depend on the others
@@ -177,7 +177,7 @@ def generate_permeabilities(
         backend: As for `DarcyFamily`; the last bits depend on it.
         progress: Whether a progress line is shown on stderr.
         scheduler: Address of a Dask scheduler whose workers make the samples in place of this
-            machine, `tcp://HOST:8786` say (the extra `cluster`; `pde.cluster` says how to start
+            machine, `tcp://HOST:8786` say (the extra `cluster`; `pde.datasets.dask_cluster` says how to start
             them). This process writes the file, with the bytes of a run here with the same backend
             on the same kind of processor.
 
@@ -224,7 +224,7 @@ def _make(
 
 def _cluster(scheduler: str) -> AbstractContextManager[Cluster]:
     try:
-        from .cluster import connected
+        from .dask_cluster import connected
     except ImportError as error:
         raise PdeError(
             "a scheduler needs Dask's distributed: install the extra `cluster`"

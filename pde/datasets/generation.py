@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import scipy
 
+from ..darcy.solver import DarcySolver
+from ..errors import FileContentError, PdeError
+from ..fields.sources import three_spot_strengths, three_spots
+from ..grid import Array
+from ..io.container import Pieces, write_npz
 from .chunks import CHUNK, chunk_path, num_chunks, read_chunk, solve_chunks
-from .container import Pieces, write_npz
-from .darcy import DarcySolver
 from .dataset import read_checked
-from .errors import FileContentError, PdeError
-from .grid import Array
 from .locking import make_once
 from .progress import Progress
-from .sources import three_spot_strengths, three_spots
 from .spec import FORMAT, VERSION, SourceDataSpec
 
 SYNTHETIC = "synthetic channelised field of SPE10's character, not SPE10"

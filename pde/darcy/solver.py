@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from .errors import IncompatibleSourceError, PdeError
-from .grid import Array, Grid
+from ..errors import IncompatibleSourceError, PdeError
+from ..grid import Array, Grid
 from .hybrid import HybridSystem
 from .rt0 import boundary_data, check_permeability, divergence_matrix, mass_matrix
 

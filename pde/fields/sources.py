@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import PdeError
-from .grid import Array, Grid
+from ..errors import PdeError
+from ..grid import Array, Grid
 
 SPREADS = {"variance": float(np.sqrt(5.0)), "sd": 5.0}
 MEAN_STRENGTH = 10.0

@@ -11,10 +11,10 @@ import numpy as np
 from numba.core import config
 from numpy.typing import NDArray
 
-from .dissection import dissect
-from .errors import PdeError
-from .grid import Array, Grid, IntArray
+from ..errors import PdeError
+from ..grid import Array, Grid, IntArray
 from .hybrid import local_matrices
+from .multifrontal_plan import dissect
 
 #: Samples that one pass factors, one a lane of the processor's vectors.
 LANES = 8

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import PdeError
-from .fields import channelised_permeability
-from .grid import Array, Grid
-from .sources import SPREADS, check_draw, three_spots
-from .spe10 import check_window, spe10_layer
+from ..errors import PdeError
+from ..fields.channels import channelised_permeability
+from ..fields.sources import SPREADS, check_draw, three_spots
+from ..grid import Array, Grid
+from ..io.spe10 import check_window, spe10_layer
 
 FORMAT, VERSION = "pde source data", 1
 _SPE10_ONLY = ("spe10_file", "layer", "component", "origin", "window")

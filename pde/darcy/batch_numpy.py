@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid import Array, Grid, IntArray
+from ..grid import Array, Grid, IntArray
 from .hybrid import local_matrices
 from .rt0 import OUTWARD, boundary_data
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import FileContentError, PdeError
-from .family import DarcyFamily
-from .grid import SIDES, Array, Grid
+from ..darcy.family import DarcyFamily
+from ..errors import FileContentError, PdeError
+from ..grid import SIDES, Array, Grid
 
 if TYPE_CHECKING:
     import h5py  # type: ignore[import-untyped]

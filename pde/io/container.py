@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import FileContentError
-from .grid import Array
+from ..errors import FileContentError
+from ..grid import Array
 
 METADATA = "metadata"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .grid import Grid, IntArray
+from ..grid import Grid, IntArray
 
 
 def nested_dissection(grid: Grid, edges: IntArray) -> IntArray:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import FileContentError, PdeError
-from .grid import Array, Grid
+from ..errors import FileContentError, PdeError
+from ..grid import Array, Grid
 
 COMPONENTS = ("kx", "ky", "kz")
 SHAPE = (3, 85, 220, 60)  # component, layer (top first), y, x (fastest)

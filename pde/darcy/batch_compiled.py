@@ -8,10 +8,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from .blocks import Problem
-from .grid import Array
+from ..grid import Array
+from .batch_numpy import Problem
 from .hybrid import local_matrices
-from .lanes import LANES, NestedDissection, compile_
+from .multifrontal_simd import LANES, NestedDissection, compile_
 from .rt0 import OUTWARD
 
 

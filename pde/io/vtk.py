@@ -10,10 +10,10 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from .darcy import DarcySolution
-from .errors import PdeError
-from .grid import Array, Grid
-from .rt0 import check_permeability
+from ..darcy.rt0 import check_permeability
+from ..darcy.solver import DarcySolution
+from ..errors import PdeError
+from ..grid import Array, Grid
 
 
 def write_vtk(

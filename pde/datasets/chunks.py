@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from .container import read_npz, write_npz
-from .darcy import DarcySolver
-from .errors import FileContentError, PdeError
-from .grid import Array
+from ..darcy.solver import DarcySolver
+from ..errors import FileContentError, PdeError
+from ..fields.sources import random_source
+from ..grid import Array
+from ..io.container import read_npz, write_npz
 from .progress import Progress
-from .sources import random_source
 from .spec import SourceDataSpec
 
 CHUNK = 64  # part of the format: a block's composition may change the last bits of its solutions

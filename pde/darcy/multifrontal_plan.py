@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid import Grid, IntArray
+from ..grid import Grid, IntArray
 
 #: Cells of a leaf, at most this many in each direction.
 LEAF = 2

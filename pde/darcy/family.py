@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .banded import BandedCholesky
-from .blocks import Blocks, Problem
-from .darcy import DarcySolution, check_sources
-from .errors import PdeError
-from .grid import Array, Grid
+from ..errors import PdeError
+from ..grid import Array, Grid
+from .banded_cholesky import BandedCholesky
+from .batch_numpy import Blocks, Problem
 from .rt0 import check_permeability
+from .solver import DarcySolution, check_sources
 
 #: Ways to factor the multiplier system: what everyone has, and what the extra `fast` adds.
 BACKENDS = ("auto", "compiled", "scipy")
@@ -101,7 +101,7 @@ def _choose(backend: str, problem: Problem) -> tuple[str, Batches]:
         raise PdeError(f"backend={backend!r}, expected one of {', '.join(BACKENDS)}")
     if backend != "scipy":
         try:
-            from .compiled import CompiledBlocks
+            from .batch_compiled import CompiledBlocks
 
             return "compiled", CompiledBlocks(problem)
         except ImportError as error:

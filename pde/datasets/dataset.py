@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .container import read_npz
-from .errors import FileContentError
-from .grid import Array, Grid
-from .sources import three_spot_source
+from ..errors import FileContentError
+from ..fields.sources import three_spot_source
+from ..grid import Array, Grid
+from ..io.container import read_npz
 from .spec import FORMAT, VERSION, SourceDataSpec
 
 

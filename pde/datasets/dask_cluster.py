@@ -36,11 +36,11 @@ import scipy
 from distributed import Client, KilledWorker, get_worker
 from distributed.comm.addressing import get_address_host_port
 
-from .errors import PdeError
-from .family import DarcyFamily
-from .grid import Array, Grid
+from ..darcy.family import DarcyFamily
+from ..errors import PdeError
+from ..grid import Array, Grid
+from ..io.sample_file import Store
 from .permeability import PRESSURE, PermeabilityDataSpec, Worker
-from .store import Store
 
 #: Seconds that a scheduler has to answer, and that a cluster may be without any worker.
 ANSWER, ALONE = 5.0, 60.0
@@ -224,7 +224,7 @@ def _line(error: BaseException) -> str:
 
 
 def _versions() -> dict[str, str]:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     code = 0
     for path in sources:
         code = zlib.crc32(path.read_bytes(), code)

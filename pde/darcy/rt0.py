@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from .errors import PdeError
-from .grid import SIDES, Array, Grid, IntArray
+from ..errors import PdeError
+from ..grid import SIDES, Array, Grid, IntArray
 
 MASS = np.array([[1 / 3, 1 / 6], [1 / 6, 1 / 3]])
 OUTWARD = np.array([-1.0, 1.0, -1.0, 1.0])  # outward normal against +x, +y on left, right, ...

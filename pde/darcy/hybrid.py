@@ -20,9 +20,9 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import SuperLU, splu
 
-from .errors import PdeError
-from .grid import Array, Grid, IntArray
-from .ordering import nested_dissection
+from ..errors import PdeError
+from ..grid import Array, Grid, IntArray
+from .elimination_order import nested_dissection
 from .rt0 import OUTWARD
 
 

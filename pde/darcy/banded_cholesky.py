@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpbtrf, dpbtrs
 
-from .errors import PdeError
-from .grid import Array, Grid, IntArray
+from ..errors import PdeError
+from ..grid import Array, Grid, IntArray
 from .hybrid import local_matrices
 
 

@@ -1,0 +1,1 @@
+"""Data sets: families of problems, and the runner that draws and solves them."""
