@@ -3,15 +3,12 @@
 from .darcy.family import DarcyFamily
 from .darcy.multiscale import MultiscaleSolution, MultiscaleSolver
 from .darcy.solver import DarcySolution, DarcySolver
-from .datasets.dataset import Dataset, load
-from .datasets.generation import generate
-from .datasets.permeability import (
-    PermeabilityDataset,
-    PermeabilityDataSpec,
-    generate_permeabilities,
-    load_permeabilities,
-)
-from .datasets.spec import SourceDataSpec
+from .datasets import generate_permeabilities, load_permeabilities
+from .datasets.family import Dataset, DataSpec, Family
+from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
+from .datasets.reaction import ReactionDataset, ReactionDataSpec, ReactionSolver
+from .datasets.runner import generate, load
+from .datasets.source import SourceDataset, SourceDataSpec
 from .errors import FileContentError, IncompatibleSourceError, PdeError
 from .fields.channels import channelised_permeability
 from .fields.kle import KarhunenLoeve, RandomPermeability
@@ -25,7 +22,9 @@ __all__ = [
     "DarcyFamily",
     "DarcySolution",
     "DarcySolver",
+    "DataSpec",
     "Dataset",
+    "Family",
     "FileContentError",
     "Grid",
     "ImportedDarcy",
@@ -37,7 +36,11 @@ __all__ = [
     "PermeabilityDataSpec",
     "PermeabilityDataset",
     "RandomPermeability",
+    "ReactionDataSpec",
+    "ReactionDataset",
+    "ReactionSolver",
     "SourceDataSpec",
+    "SourceDataset",
     "channelised_permeability",
     "generate",
     "generate_permeabilities",

@@ -198,3 +198,17 @@ def test_the_reader_of_imports_sees_what_it_should(tmp_path: Path) -> None:
     assert unpickling("import pickle\ntorch.load(f)\nnp.load(f, allow_pickle=True)\n") != []
     assert len(unpickling("torch.load(f)\ntorch.load(f, weights_only=True)\n")) == 1
     assert len(unpickling("t.fit(m, weights_only=False)\nt.save(m, weights_only=False)\n")) == 1
+
+
+def test_pde_has_few_rooms_and_no_circle() -> None:
+    """Imports inside functions and those for type checkers are counted too."""
+    rooms = {path.name for path in (ROOT / "pde").iterdir() if path.name != "__pycache__"}
+    assert len(rooms) <= 8, rooms
+    paths = {module_name(path, ROOT): path for path in sources(ROOT / "pde")}
+    graph = {}
+    for name, path in paths.items():
+        wanted = imports(path, ROOT)
+        parts = {w if w in paths else w.rpartition(".")[0] for w in wanted if w.startswith("pde.")}
+        assert parts <= set(paths), path
+        graph[name] = parts - {name}
+    assert circle(graph) == []

@@ -25,8 +25,6 @@ class BandedCholesky:
         free: Which edges carry unknowns, `[num_edges]`.
     """
 
-    batch = 1
-
     def __init__(self, grid: Grid, free: NDArray[np.bool_]) -> None:
         place = np.rint(2 * grid.edge_midpoints() / [grid.hx, grid.hy])
         keys = place.T if grid.nx <= grid.ny else place.T[::-1]
@@ -50,6 +48,11 @@ class BandedCholesky:
 
     def factorize(self, permeability: Array, pins: IntArray | None) -> None:
         """Factor the system of one permeability `[1, num_cells]`.
+
+        Args:
+            permeability: Cell values.
+            pins: An edge whose diagonal entry is doubled, `[1]`: it makes the singular matrix of a
+                closed domain definite, and that multiplier zero.
 
         Raises:
             PdeError: The matrix is numerically singular.

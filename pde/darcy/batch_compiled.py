@@ -112,8 +112,8 @@ def _kernels() -> tuple[Any, Any, Any, Any]:
     )  # fmt: skip
 
 
-class CompiledBlocks:
-    """What `Blocks` does in NumPy, with every array `[places, LANES]`.
+class CompiledBatches:
+    """What `OneByOne` does in NumPy, with every array `[places, LANES]`.
 
     Args:
         problem: What the samples share.

@@ -1,15 +1,16 @@
-"""One batch of Darcy problems through its multiplier systems, in NumPy."""
+"""Darcy problems through their multiplier systems in NumPy and LAPACK, one at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..grid import Array, Grid, IntArray
+from .banded_cholesky import BandedCholesky
 from .hybrid import local_matrices
 from .rt0 import OUTWARD, boundary_data
 
@@ -58,36 +59,20 @@ class Problem:
         return np.asarray(self.grid.cell_edges()[cells, 0])
 
 
-class Factor(Protocol):
-    """The multiplier systems of a batch, `sum over cells of kappa H` on the free edges."""
+class OneByOne:
+    """Solve one problem after the other, and refine it once with the saddle point's residual.
 
-    def factorize(self, permeability: Array, pins: IntArray | None) -> None:
-        """Factor the systems of permeabilities `[n, num_cells]`.
-
-        Args:
-            permeability: Cell values.
-            pins: An edge of each sample whose diagonal entry is doubled, `[n]`: it makes the
-                singular matrix of a closed domain definite, and that multiplier zero.
-        """
-
-    def solve(self, rhs: Array) -> Array:
-        """Solve for `[n, num_edges]`; entries of other edges are zero."""
-
-
-class Blocks:
-    """Solve a batch, and refine it once with the residual of the saddle point.
-
-    The formulas are those of `hybrid`, with whole arrays in place of sparse matrices: every
-    operation is elementwise, so that a sample's bits do not depend on the others.
+    The formulas are those of `hybrid`, with whole arrays in place of sparse matrices.
 
     Args:
         problem: What the samples share.
-        factor: How multiplier systems are factored.
-        batch: Number of samples that `factor` takes at once.
     """
 
-    def __init__(self, problem: Problem, factor: Factor, batch: int) -> None:
-        self._problem, self.grid, self._factor, self.batch = problem, problem.grid, factor, batch
+    batch = 1
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self.grid = problem, problem.grid
+        self._factor = BandedCholesky(problem.grid, problem.free)
         H, w = local_matrices(problem.grid)
         # H = kappa [[a, b, -c, -c], [b, a, -c, -c], [-c, -c, d, e], [-c, -c, e, d]]
         self._H = (H[0, 0], H[0, 1], -H[0, 2], H[2, 2], H[2, 3])

@@ -2,15 +2,14 @@ r"""Darcy problems that differ in their permeability alone: one analysis, many f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import PdeError
 from ..grid import Array, Grid
-from .banded_cholesky import BandedCholesky
-from .batch_numpy import Blocks, Problem
+from .batch_numpy import OneByOne, Problem
 from .rt0 import check_permeability
 from .solver import DarcySolution, check_sources
 
@@ -59,7 +58,8 @@ class DarcyFamily:
             raise PdeError(f"source of shape {source.shape}, expected one, {grid.shape}")
         check_sources(grid, source, closed=not self.pressure)
         self._problem = Problem.of(grid, self.pressure, source)
-        self.backend, self._blocks = _choose(backend, self._problem)
+        self.backend, solver = choose_backend(backend)
+        self._batches = solver(self._problem)
 
     def solve(self, permeability: Any) -> DarcySolution:
         """Velocity and pressure of one or many permeabilities.
@@ -78,9 +78,9 @@ class DarcyFamily:
         flat = kappa.reshape(-1, *self.grid.shape)
         velocity = np.empty((len(flat), self.grid.num_edges))
         pressure = np.empty(flat.shape)
-        for start in range(0, len(flat), self._blocks.batch):
-            part = slice(start, start + self._blocks.batch)
-            velocity[part], pressure[part] = self._blocks.solve(flat[part])
+        for start in range(0, len(flat), self._batches.batch):
+            part = slice(start, start + self._batches.batch)
+            velocity[part], pressure[part] = self._batches.solve(flat[part])
         batch = kappa.shape[:-2]
         return DarcySolution(
             self.grid, velocity.reshape(*batch, self.grid.num_edges), pressure.reshape(kappa.shape)
@@ -96,17 +96,22 @@ class Batches(Protocol):
         """Velocities `[n, num_edges]` and pressures `[n, ny, nx]`, n at most `batch`."""
 
 
-def _choose(backend: str, problem: Problem) -> tuple[str, Batches]:
-    if backend not in BACKENDS:
-        raise PdeError(f"backend={backend!r}, expected one of {', '.join(BACKENDS)}")
-    if backend != "scipy":
-        try:
-            from .batch_compiled import CompiledBlocks
+def choose_backend(asked: str) -> tuple[str, Callable[[Problem], Batches]]:
+    """The name and the solver that `asked`, one of `BACKENDS`, means on this machine.
 
-            return "compiled", CompiledBlocks(problem)
+    Raises:
+        PdeError: An unknown backend, or one that is not installed.
+    """
+    if asked not in BACKENDS:
+        raise PdeError(f"backend={asked!r}, expected one of {', '.join(BACKENDS)}")
+    if asked != "scipy":
+        try:
+            from .batch_compiled import CompiledBatches
+
+            return "compiled", CompiledBatches
         except ImportError as error:
-            if backend == "compiled":
+            if asked == "compiled":
                 raise PdeError(
                     "the compiled backend needs Numba: install the extra `fast`"
                 ) from error
-    return "scipy", Blocks(problem, BandedCholesky(problem.grid, problem.free), batch=1)
+    return "scipy", OneByOne

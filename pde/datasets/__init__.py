@@ -1,1 +1,11 @@
 """Data sets: families of problems, and the runner that draws and solves them."""
+
+from .permeability import PermeabilityDataset
+from .runner import PathLike, generate, load
+
+generate_permeabilities = generate
+
+
+def load_permeabilities(path: PathLike) -> PermeabilityDataset:
+    """Open a data set of permeabilities; as `load`."""
+    return load(path, PermeabilityDataset)

@@ -1,4 +1,4 @@
-"""Chunks of random permeabilities on the workers of a Dask cluster.
+"""Chunks of samples on the workers of a Dask cluster.
 
 A scheduler, and on every machine as many workers as cores, each a process of one thread:
 
@@ -22,7 +22,7 @@ import logging
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,11 +36,8 @@ import scipy
 from distributed import Client, KilledWorker, get_worker
 from distributed.comm.addressing import get_address_host_port
 
-from ..darcy.family import DarcyFamily
 from ..errors import PdeError
-from ..grid import Array, Grid
-from ..io.sample_file import Store
-from .permeability import PRESSURE, PermeabilityDataSpec, Worker
+from .family import Arrays, DataSpec, Family, Job
 
 #: Seconds that a scheduler has to answer, and that a cluster may be without any worker.
 ANSWER, ALONE = 5.0, 60.0
@@ -93,11 +90,12 @@ class Cluster:
         self._client, self._address = client, address
         self._expected = _versions()
 
-    def agree(self, backend: str) -> str:
+    def agree(self, spec: DataSpec, backend: str) -> str:
         """Return the backend that all workers use.
 
         Args:
-            backend: As for `DarcyFamily`; `auto` is what is at hand on the workers.
+            spec: What they are to make.
+            backend: As for `generate`; `auto` is what is at hand on the workers.
 
         Raises:
             PdeError: There are no workers, they differ from each other in their backend or from
@@ -105,7 +103,7 @@ class Cluster:
         """
         try:
             self._client.wait_for_workers(1, timeout=ALONE)
-            answers = self._client.run(_report, backend, on_error="return")
+            answers = self._client.run(_report, spec, backend, on_error="return")
             if all(isinstance(answer, OSError) for answer in answers.values()):
                 raise OSError("they died as they were asked what they have")
         except OSError as error:
@@ -126,9 +124,7 @@ class Cluster:
             self._check(worker, answer)
         return self._expected["backend"]
 
-    def computed(
-        self, spec: PermeabilityDataSpec, store: Store, backend: str
-    ) -> Iterator[tuple[int, dict[str, Array]]]:
+    def computed(self, job: Job, missing: Mapping[int, range]) -> Iterator[tuple[int, Arrays]]:
         """Yield chunks as they are finished; two a thread of the cluster are under way.
 
         Dask gives the chunks of a worker that dies to another.
@@ -137,7 +133,7 @@ class Cluster:
             PdeError: A chunk during which worker after worker died, a worker whose bits are not
                 the others', no workers for a minute, or a scheduler that went away.
         """
-        queue = deque(store.missing())
+        queue = deque(missing)
         running: dict[Any, int] = {}
         finished: SimpleQueue[Any] = SimpleQueue()
         seen = time.monotonic()
@@ -145,9 +141,7 @@ class Cluster:
             threads = self._threads()
             while queue and len(running) < 2 * threads:
                 index = queue.popleft()
-                future = self._client.submit(
-                    _compute, spec, backend, store.samples(index), pure=False
-                )
+                future = self._client.submit(_compute, job, missing[index], pure=False)
                 running[future] = index
                 future.add_done_callback(finished.put)
             try:
@@ -156,12 +150,12 @@ class Cluster:
                 seen = self._attended(seen)
                 continue
             index, seen = running.pop(future), time.monotonic()
-            worker, origin, arrays = self._result(future, store.samples(index))
+            worker, origin, arrays = self._result(future, missing[index])
             del future  # the cluster may forget this chunk
             self._check(worker, origin)
             yield index, arrays
         with suppress(OSError):  # all is made; who has gone has forgotten too
-            self._client.run(_forget, spec, backend, on_error="ignore")
+            self._client.run(_forget, job, on_error="ignore")
 
     def _threads(self) -> int:
         try:
@@ -231,45 +225,37 @@ def _versions() -> dict[str, str]:
     return {"numpy": np.__version__, "scipy": scipy.__version__, "pde": f"{code:08x}"}
 
 
-async def _report(backend: str) -> dict[str, str]:
+async def _report(spec: DataSpec, backend: str) -> dict[str, str]:
     """Say what this worker has; in a thread, so that it goes on answering meanwhile."""
-
-    def look() -> dict[str, str]:
-        family = DarcyFamily(Grid(2, 2), PRESSURE, backend=backend)
-        return _versions() | {"backend": family.backend}
-
-    return await asyncio.to_thread(look)
+    return _versions() | {"backend": await asyncio.to_thread(spec.backend, backend)}
 
 
 @dataclass(frozen=True)
 class _Kept:
     """What a thread keeps from chunk to chunk."""
 
-    key: tuple[PermeabilityDataSpec, str]
-    worker: Worker
+    key: tuple[DataSpec, str, int]
+    family: Family
     origin: dict[str, str]
 
 
 _kept: dict[int, _Kept] = {}
 
 
-def _compute(
-    spec: PermeabilityDataSpec, backend: str, samples: range
-) -> tuple[str, dict[str, str], dict[str, Array]]:
+def _compute(job: Job, samples: range) -> tuple[str, dict[str, str], Arrays]:
     kept = _kept.get(get_ident())
-    if kept is None or kept.key != (spec, backend):
-        kept = None
+    if kept is None or kept.key != job.key:
         _kept.pop(get_ident(), None)
-        worker = Worker(spec, backend)
+        family = job.family()
         code = 0
-        for rows in worker.compute(range(1)).values():
+        for rows in family.compute(range(1)).values():
             code = zlib.crc32(np.ascontiguousarray(rows).data, code)
-        kept = _Kept((spec, backend), worker, _versions() | {_SAMPLE: f"{code:08x}"})
+        kept = _Kept(job.key, family, _versions() | {_SAMPLE: f"{code:08x}"})
         _kept[get_ident()] = kept
-    return get_worker().address, kept.origin, kept.worker.compute(samples)
+    return get_worker().address, kept.origin, kept.family.compute(samples)
 
 
-def _forget(spec: PermeabilityDataSpec, backend: str) -> None:
+def _forget(job: Job) -> None:
     for thread, kept in list(_kept.items()):
-        if kept.key == (spec, backend):
+        if kept.key == job.key:
             _kept.pop(thread, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..grid import Array, Grid
-from .sources import check_draw
+from .streams import check_draw
 
 LONG, SHORT = (0.10, 0.35), (0.03, 0.08)
 NUM_WAVES = 1500

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from ..errors import PdeError
 from ..grid import Array, Grid
-from .sources import PERMEABILITY, check_draw, generator
+from .streams import PERMEABILITY, check_draw, generator
 
 #: One factor of a separable correlation, of the distance over the correlation length.
 SEPARABLE: dict[str, Callable[[Array], Array]] = {

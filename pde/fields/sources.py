@@ -8,10 +8,10 @@ import numpy as np
 
 from ..errors import PdeError
 from ..grid import Array, Grid
+from .streams import SOURCE, STRENGTHS, check_draw, generator
 
 SPREADS = {"variance": float(np.sqrt(5.0)), "sd": 5.0}
 MEAN_STRENGTH = 10.0
-_STRENGTHS, _RANDOM, PERMEABILITY = 1, 2, 3  # separate streams of one seed
 
 
 def block_cells(n: int) -> int:
@@ -81,27 +81,20 @@ def three_spot_strengths(seed: int, num_samples: int, spread: str = "variance") 
     Raises:
         PdeError: A negative seed or count, or another spread.
     """
+    check_draw(seed, num_samples)
+    return strengths_of(seed, range(num_samples), spread)
+
+
+def strengths_of(seed: int, samples: range, spread: str) -> Array:
+    """The strengths of some samples, `[len(samples), 2]`, as `three_spot_strengths`."""
     if spread not in SPREADS:
         raise PdeError(f"spread={spread!r}, expected one of {', '.join(SPREADS)}")
-    check_draw(seed, num_samples)
-    normal = [generator(seed, _STRENGTHS, i).standard_normal(2) for i in range(num_samples)]
+    normal = [generator(seed, STRENGTHS, i).standard_normal(2) for i in samples]
     return MEAN_STRENGTH + SPREADS[spread] * np.array(normal, dtype=np.float64).reshape(-1, 2)
 
 
 def random_source(grid: Grid, seed: int, index: int) -> Array:
     """Independent standard normal cell values less their mean, `[ny, nx]`, from (seed, index)."""
     check_draw(seed, index)
-    values = generator(seed, _RANDOM, index).standard_normal(grid.shape)
+    values = generator(seed, SOURCE, index).standard_normal(grid.shape)
     return np.asarray(values - values.mean())
-
-
-def check_draw(seed: int, count: int) -> None:
-    """Raise `PdeError` unless both are integers that are not negative."""
-    for name, value in (("seed", seed), ("number", count)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-            raise PdeError(f"{name} {value!r}, expected an integer that is not negative")
-
-
-def generator(seed: int, stream: int, index: int) -> np.random.Generator:
-    """The generator of one sample in one of a seed's streams."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, index)))

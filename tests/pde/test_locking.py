@@ -16,7 +16,7 @@ pytest.importorskip("fcntl", reason="this system has no file locks of this kind"
 SPEC = "nx=6, ny=5, terms=4, num_samples=70"
 MAKERS = {
     "permeability.safetensors": f"generate_permeabilities(pde.PermeabilityDataSpec({SPEC})",
-    "source.npz": "generate(pde.SourceDataSpec(num_samples=10)",
+    "source.safetensors": "generate(pde.SourceDataSpec(num_samples=10)",
 }
 
 
