@@ -6,9 +6,9 @@ from .darcy.solver import DarcySolution, DarcySolver
 from .datasets import generate_permeabilities, load_permeabilities
 from .datasets.family import Dataset, DataSpec, Family
 from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
-from .datasets.reaction import ReactionDataset, ReactionDataSpec, ReactionSolver
+from .datasets.reaction import ReactionDataSpec, ReactionSolver
 from .datasets.runner import generate, load
-from .datasets.source import SourceDataset, SourceDataSpec
+from .datasets.source import SourceDataSpec
 from .errors import FileContentError, IncompatibleSourceError, PdeError
 from .fields.channels import channelised_permeability
 from .fields.kle import KarhunenLoeve, RandomPermeability
@@ -37,10 +37,8 @@ __all__ = [
     "PermeabilityDataset",
     "RandomPermeability",
     "ReactionDataSpec",
-    "ReactionDataset",
     "ReactionSolver",
     "SourceDataSpec",
-    "SourceDataset",
     "channelised_permeability",
     "generate",
     "generate_permeabilities",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .darcy.rt0 import check_permeability
-from .errors import PdeError
-from .grid import Array, Grid
+from .errors import PdeError, check_positive
+from .grid import Array, Grid, finite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def plot_pressure(grid: Grid, pressure: Any, axes: Axes | None = None) -> Axes:
     Raises:
         PdeError: Another shape, or a value that is not finite.
     """
-    values = _cell_values(grid, "pressure", pressure)
+    values = grid.cell_field("pressure", pressure)
     axes = _axes(axes)
     image = axes.imshow(values, **_placement(grid), cmap="cividis")
     bar = axes.figure.colorbar(image, ax=axes, label="pressure")
@@ -98,7 +98,7 @@ def plot_flow(
         PdeError: Another shape, a value that is not finite, or decades or a density
             that are not positive.
     """
-    _check_positive("density", density)
+    check_positive("density", density)
     vectors = grid.cell_velocity(_edge_values(grid, "velocity", velocity))
     speed = np.linalg.norm(vectors, axis=-1)
     scale = _scale(speed, decades)
@@ -156,7 +156,7 @@ def plot_comparison(
     predicted = grid.cell_velocity(_edge_values(grid, "prediction", prediction))
     spread = np.asarray(deviation, dtype=np.float64)
     if spread.shape == grid.shape:
-        spread = _cell_values(grid, "deviation", spread)
+        spread = grid.cell_field("deviation", spread)
     else:
         edges = _edge_values(grid, "deviation", spread)
         spread = np.linalg.norm(grid.cell_velocity(edges), axis=-1)
@@ -229,25 +229,7 @@ def _edge_values(grid: Grid, name: str, values: Any) -> Array:
     edges = np.asarray(values, dtype=np.float64)
     if edges.shape != (grid.num_edges,):
         raise PdeError(f"{name} of shape {edges.shape}, expected one flow, ({grid.num_edges},)")
-    return _finite(name, edges)
-
-
-def _cell_values(grid: Grid, name: str, values: Any) -> Array:
-    cells = np.asarray(values, dtype=np.float64)
-    if cells.shape != grid.shape:
-        raise PdeError(f"{name} of shape {cells.shape}, expected (ny, nx) = {grid.shape}")
-    return _finite(name, cells)
-
-
-def _finite(name: str, values: Array) -> Array:
-    if not np.isfinite(values).all():
-        raise PdeError(f"{name} holds values that are not finite; mend it before drawing")
-    return values
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < np.inf:
-        raise PdeError(f"{name}={value}, expected a positive finite number")
+    return finite(name, edges)
 
 
 def _scale(values: Array, decades: float | None = None, cmap: str = "viridis") -> dict[str, Any]:
@@ -257,7 +239,7 @@ def _scale(values: Array, decades: float | None = None, cmap: str = "viridis") -
         return {"vmin": 0.0, "vmax": top, "cmap": cmap}
     from matplotlib.colors import LogNorm
 
-    _check_positive("decades", decades)
+    check_positive("decades", decades)
     top = top or 1.0
     return {"norm": LogNorm(top * 10.0**-decades, top, clip=True), "cmap": cmap}
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpbtrf, dpbtrs
 
-from ..errors import PdeError
+from ..errors import SingularError
 from ..grid import Array, Grid, IntArray
 from .hybrid import local_matrices
 
@@ -55,7 +55,7 @@ class BandedCholesky:
                 closed domain definite, and that multiplier zero.
 
         Raises:
-            PdeError: The matrix is numerically singular.
+            SingularError: The matrix is numerically singular.
         """
         (kappa,) = permeability
         self._matrix.fill(0.0)
@@ -71,10 +71,7 @@ class BandedCholesky:
             return
         self._matrix, info = dpbtrf(self._matrix, lower=1, overwrite_ab=1)
         if info:
-            raise PdeError(
-                "the system is numerically singular; the permeability spans more decades than "
-                "double precision resolves"
-            )
+            raise SingularError
 
     def solve(self, rhs: Array) -> Array:
         """Solve for `[1, num_edges]`."""

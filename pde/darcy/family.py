@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import PdeError
+from ..errors import PdeError, check_choice
 from ..grid import Array, Grid
 from .batch_numpy import OneByOne, Problem
 from .rt0 import check_permeability
@@ -51,13 +51,10 @@ class DarcyFamily:
         backend: str = "auto",
     ) -> None:
         self.grid, self.pressure = grid, dict(pressure or {})
-        source = np.asarray(source, dtype=np.float64)
-        if source.ndim == 0:
-            source = np.broadcast_to(source, grid.shape)
-        if source.ndim != 2:
-            raise PdeError(f"source of shape {source.shape}, expected one, {grid.shape}")
-        check_sources(grid, source, closed=not self.pressure)
-        self._problem = Problem.of(grid, self.pressure, source)
+        values = check_sources(grid, source, closed=not self.pressure)
+        if values.ndim != 2:
+            raise PdeError(f"source of shape {values.shape}, expected one, {grid.shape}")
+        self._problem = Problem.of(grid, self.pressure, values)
         self.backend, solver = choose_backend(backend)
         self._batches = solver(self._problem)
 
@@ -81,10 +78,7 @@ class DarcyFamily:
         for start in range(0, len(flat), self._batches.batch):
             part = slice(start, start + self._batches.batch)
             velocity[part], pressure[part] = self._batches.solve(flat[part])
-        batch = kappa.shape[:-2]
-        return DarcySolution(
-            self.grid, velocity.reshape(*batch, self.grid.num_edges), pressure.reshape(kappa.shape)
-        )
+        return DarcySolution.of_batch(self.grid, velocity, pressure, kappa.shape)
 
 
 class Batches(Protocol):
@@ -102,8 +96,7 @@ def choose_backend(asked: str) -> tuple[str, Callable[[Problem], Batches]]:
     Raises:
         PdeError: An unknown backend, or one that is not installed.
     """
-    if asked not in BACKENDS:
-        raise PdeError(f"backend={asked!r}, expected one of {', '.join(BACKENDS)}")
+    check_choice("backend", asked, BACKENDS)
     if asked != "scipy":
         try:
             from .batch_compiled import CompiledBatches

@@ -20,10 +20,10 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import SuperLU, splu
 
-from ..errors import PdeError
+from ..errors import SingularError
 from ..grid import Array, Grid, IntArray
 from .elimination_order import nested_dissection
-from .rt0 import OUTWARD
+from .rt0 import OUTWARD, cells_to_edges, sum_over_cells
 
 
 def local_matrices(grid: Grid) -> tuple[Array, Array]:
@@ -69,32 +69,17 @@ class HybridSystem:
         # Both unknowns and right-hand sides pass between cell and edge by the same weights.
         local = kappa[:, :, None] * H
         to_load = local * share[:, None, :]
-        self._rhs_load = _between_edges(grid, edges, to_load)[self.free]
-        self._velocity_load = _between_edges(grid, edges, share[:, :, None] * to_load)
+        self._rhs_load = sum_over_cells(grid, to_load)[self.free]
+        self._velocity_load = sum_over_cells(grid, share[:, :, None] * to_load)
         self._velocity_multiplier = sparse.csr_array(self._rhs_load.T)
         weight = np.broadcast_to(w / w.sum(), edges.shape)
-        self._rhs_source = _cells_to_edges(grid, edges, weight)[self.free]
-        self._velocity_source = _cells_to_edges(grid, edges, weight * share)
+        self._rhs_source = cells_to_edges(grid, weight)[self.free]
+        self._velocity_source = cells_to_edges(grid, weight * share)
         self._pressure_multiplier = sparse.csr_array(self._rhs_source.T)
         self._pressure_load = sparse.csr_array(self._velocity_source.T)
         self._resistance = 1 / (kappa * w.sum())
-        matrix = _between_edges(grid, edges, local)[self.free][:, self.free]
-        self._factor = self._factorize(sparse.csc_array(matrix))
-
-    @staticmethod
-    def _factorize(matrix: sparse.csc_array) -> SuperLU:
-        try:
-            return splu(
-                matrix,
-                permc_spec="NATURAL",
-                diag_pivot_thresh=0.0,
-                options={"SymmetricMode": True},
-            )
-        except RuntimeError as error:
-            raise PdeError(
-                "the system is numerically singular; the permeability spans more decades than "
-                "double precision resolves"
-            ) from error
+        matrix = sum_over_cells(grid, local)[self.free][:, self.free]
+        self._factor = factorize(sparse.csc_array(matrix))
 
     def solve(self, load: Array | None, source: Array) -> tuple[Array, Array]:
         """Velocities `[num_edges, n]` and pressures `[num_cells, n]` of n right-hand sides.
@@ -114,17 +99,14 @@ class HybridSystem:
         return velocity, pressure
 
 
-def _between_edges(grid: Grid, edges: IntArray, values: Array) -> sparse.csr_array:
-    """Sum cells' matrices `[num_cells, 4, 4]` into one `[num_edges, num_edges]`."""
-    rows = np.broadcast_to(edges[:, :, None], values.shape).ravel()
-    columns = np.broadcast_to(edges[:, None, :], values.shape).ravel()
-    shape = (grid.num_edges, grid.num_edges)
-    return sparse.csr_array(sparse.coo_array((values.ravel(), (rows, columns)), shape=shape))
+def factorize(matrix: sparse.csc_array) -> SuperLU:
+    """Factor a symmetric positive definite matrix, eliminating in the order of its rows.
 
-
-def _cells_to_edges(grid: Grid, edges: IntArray, values: Array) -> sparse.csr_array:
-    """The matrix `[num_edges, num_cells]` with a cell's values `[num_cells, 4]` at its edges."""
-    cells = np.repeat(np.arange(grid.num_cells), 4)
-    shape = (grid.num_edges, grid.num_cells)
-    entries = (values.ravel(), (edges.ravel(), cells))
-    return sparse.csr_array(sparse.coo_array(entries, shape=shape))
+    Raises:
+        SingularError: It is numerically singular.
+    """
+    options = {"SymmetricMode": True}
+    try:
+        return splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0, options=options)
+    except RuntimeError as error:
+        raise SingularError from error

@@ -11,7 +11,7 @@ import numpy as np
 from numba.core import config
 from numpy.typing import NDArray
 
-from ..errors import PdeError
+from ..errors import SingularError
 from ..grid import Array, Grid, IntArray
 from .hybrid import local_matrices
 from .multifrontal_plan import dissect
@@ -270,7 +270,7 @@ class NestedDissection:
             pins: An edge of each lane whose diagonal entry is doubled, `[LANES]`.
 
         Raises:
-            PdeError: A matrix is numerically singular.
+            SingularError: A matrix is numerically singular.
         """
         if pins is not None:
             self._extra[:] = 0.0
@@ -283,10 +283,7 @@ class NestedDissection:
             self._factor, self._stack, self._front,
         )  # fmt: skip
         if not np.isfinite(self._factor[-LANES:]).all():
-            raise PdeError(
-                "the system is numerically singular; the permeability spans more decades than "
-                "double precision resolves"
-            )
+            raise SingularError
 
     def solve_(self, rhs: Array) -> None:
         """Overwrite `[num_edges, LANES]` by the solution; other edges' entries must be zero."""

@@ -10,10 +10,10 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-from ..errors import PdeError
+from ..errors import PdeError, check_count
 from ..grid import SIDES, Array, Grid, IntArray
 from .family import DarcyFamily
-from .rt0 import boundary_data, check_permeability, divergence_matrix, mass_matrix
+from .rt0 import boundary_data, check_permeability, divergence_matrix, mass_matrix, saddle_point
 from .solver import DarcySolution, check_sources
 
 
@@ -61,9 +61,7 @@ class MultiscaleSolver:
 
     def __init__(self, grid: Grid, blocks: tuple[int, int], backend: str = "auto") -> None:
         for name, cells, count in zip("xy", (grid.nx, grid.ny), blocks, strict=True):
-            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-                raise PdeError(f"{count!r} blocks in {name}, expected an integer of at least 1")
-            if cells % count:
+            if cells % check_count(f"{count!r} blocks in {name}", count):
                 raise PdeError(f"{count} blocks in {name} do not divide {cells} cells")
         self.grid = grid
         self.coarse = Grid(int(blocks[0]), int(blocks[1]), grid.lx, grid.ly)
@@ -89,8 +87,7 @@ class MultiscaleSolver:
         kappa = check_permeability(grid, permeability)
         if not pressure:
             raise PdeError("the multiscale solver needs a side of given pressure")
-        values = np.broadcast_to(np.asarray(source, dtype=np.float64), grid.shape)
-        check_sources(grid, values, closed=False)
+        values = grid.cell_field("source", check_sources(grid, source, closed=False))
         signed, _ = boundary_data(grid, pressure)
         velocities = self._velocities(kappa, pressure)
         indicators = self._indicators()
@@ -98,9 +95,7 @@ class MultiscaleSolver:
         work = signed * grid.edge_lengths()
         coarse_A = velocities @ A @ velocities.T
         coarse_B = indicators @ B @ velocities.T
-        zero = sparse.csr_array((self.coarse.num_cells, self.coarse.num_cells))
-        upper = sparse.hstack([coarse_A, -coarse_B.T])
-        system = sparse.csc_array(sparse.vstack([upper, sparse.hstack([-coarse_B, zero])]))
+        system = sparse.csc_array(saddle_point(coarse_A, coarse_B))
         outflow = indicators @ (values.ravel() * grid.cell_area)
         found = splu(system).solve(-np.concatenate([velocities @ work, outflow]))
         count = velocities.shape[0]

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import sparse
 
 from ..errors import PdeError
-from ..grid import SIDES, Array, Grid, IntArray
+from ..grid import SIDES, Array, Grid, IntArray, finite
 
 MASS = np.array([[1 / 3, 1 / 6], [1 / 6, 1 / 3]])
 OUTWARD = np.array([-1.0, 1.0, -1.0, 1.0])  # outward normal against +x, +y on left, right, ...
@@ -53,26 +53,34 @@ def check_permeability(grid: Grid, permeability: Any, many: bool = False) -> Arr
 
 def mass_matrix(grid: Grid, permeability: Array) -> sparse.csr_array:
     """The matrix `A_ij = integral of psi_i . psi_j / kappa`, `[num_edges, num_edges]`."""
-    edges = grid.cell_edges()
     weight = grid.cell_area / permeability.reshape(-1, 1, 1)
     local = np.zeros((grid.num_cells, 4, 4))
     local[:, :2, :2] = weight * MASS
     local[:, 2:, 2:] = weight * MASS
-    rows = np.broadcast_to(edges[:, :, None], local.shape).ravel()
-    columns = np.broadcast_to(edges[:, None, :], local.shape).ravel()
-    shape = (grid.num_edges, grid.num_edges)
-    matrix = sparse.csr_array(sparse.coo_array((local.ravel(), (rows, columns)), shape=shape))
+    matrix = sum_over_cells(grid, local)
     matrix.eliminate_zeros()
     return matrix
 
 
 def divergence_matrix(grid: Grid) -> sparse.csr_array:
     """The matrix `B`, flux out of each cell (integral of the divergence), `[cells, num_edges]`."""
+    values = OUTWARD * np.repeat([grid.hy, grid.hx], 2)
+    return sparse.csr_array(cells_to_edges(grid, np.tile(values, (grid.num_cells, 1))).T)
+
+
+def sum_over_cells(grid: Grid, local: Array) -> sparse.csr_array:
+    """Sum cells' matrices `[num_cells, 4, 4]` into one `[num_edges, num_edges]`."""
     edges = grid.cell_edges()
-    values = np.broadcast_to(OUTWARD * np.repeat([grid.hy, grid.hx], 2), edges.shape)
+    rows, columns = np.broadcast_arrays(edges[:, :, None], edges[:, None, :])
+    entries = (local.ravel(), (rows.ravel(), columns.ravel()))
+    return sparse.csr_array(sparse.coo_array(entries, shape=(grid.num_edges, grid.num_edges)))
+
+
+def cells_to_edges(grid: Grid, values: Array) -> sparse.csr_array:
+    """The matrix `[num_edges, num_cells]` with a cell's values `[num_cells, 4]` at its edges."""
     cells = np.repeat(np.arange(grid.num_cells), 4)
-    shape = (grid.num_cells, grid.num_edges)
-    return sparse.csr_array(sparse.coo_array((values.ravel(), (cells, edges.ravel())), shape=shape))
+    entries = (values.ravel(), (grid.cell_edges().ravel(), cells))
+    return sparse.csr_array(sparse.coo_array(entries, shape=(grid.num_edges, grid.num_cells)))
 
 
 def boundary_data(grid: Grid, pressure: Mapping[str, Any]) -> tuple[Array, IntArray]:
@@ -100,19 +108,14 @@ def boundary_data(grid: Grid, pressure: Mapping[str, Any]) -> tuple[Array, IntAr
                 f"pressure on side {side!r} has shape {values.shape}, "
                 f"expected a scalar or one value for each of its {edges.size} edges"
             )
-        if not np.isfinite(values).all():
-            raise PdeError(f"pressure on side {side!r} is not finite; give finite values")
-        signed[edges] = OUTWARD[SIDES.index(side)] * values
+        signed[edges] = OUTWARD[SIDES.index(side)] * finite(f"pressure on side {side!r}", values)
         del closed[side]
     return signed, np.concatenate([*closed.values(), np.empty(0, dtype=np.intp)])
 
 
-def saddle_point_matrix(grid: Grid, permeability: Array) -> sparse.csr_array:
+def saddle_point(A: sparse.csr_array, B: sparse.csr_array) -> sparse.csr_array:
     """The symmetric indefinite matrix `[[A, -B^T], [-B, 0]]` on all edges, then all cells.
 
     A problem is had by striking the rows and columns of its closed edges.
     """
-    B = divergence_matrix(grid)
-    zero = sparse.csr_array((grid.num_cells, grid.num_cells))
-    upper = sparse.hstack([mass_matrix(grid, permeability), -sparse.csr_array(B.T)])
-    return sparse.csr_array(sparse.vstack([upper, sparse.hstack([-B, zero])]))
+    return sparse.csr_array(sparse.block_array([[A, -B.T], [-B, None]]))

@@ -11,7 +11,14 @@ from scipy import sparse
 from scipy.sparse.linalg import splu, spsolve
 
 from ..grid import Array, Grid
-from .rt0 import OUTWARD, boundary_data, check_permeability, saddle_point_matrix
+from .rt0 import (
+    OUTWARD,
+    boundary_data,
+    check_permeability,
+    divergence_matrix,
+    mass_matrix,
+    saddle_point,
+)
 from .solver import DarcySolution
 
 Extended = NDArray[np.longdouble]
@@ -71,7 +78,7 @@ def _system(
     if not pressure:
         keep[grid.num_edges + np.argmax(kappa)] = False
     load = -np.concatenate([work, np.asarray(source, dtype=np.float64).ravel() * grid.cell_area])
-    matrix = saddle_point_matrix(grid, kappa)[keep][:, keep]
+    matrix = saddle_point(mass_matrix(grid, kappa), divergence_matrix(grid))[keep][:, keep]
     return sparse.csc_array(matrix), load[keep], keep
 
 

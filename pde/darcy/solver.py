@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from ..errors import IncompatibleSourceError, PdeError
-from ..grid import Array, Grid
+from ..grid import Array, Grid, finite
 from .hybrid import HybridSystem
 from .rt0 import boundary_data, check_permeability, divergence_matrix, mass_matrix
 
@@ -31,6 +31,14 @@ class DarcySolution:
     grid: Grid
     velocity: Array
     pressure: Array
+
+    @classmethod
+    def of_batch(
+        cls, grid: Grid, velocity: Array, pressure: Array, shape: tuple[int, ...]
+    ) -> DarcySolution:
+        """The solutions of n problems that are to have the leading dimensions of a shape."""
+        edges = velocity.reshape(*shape[:-2], grid.num_edges)
+        return cls(grid, edges, pressure.reshape(shape))
 
     def cell_velocity(self) -> Array:
         """Velocity vectors at the cell centres, `[..., ny, nx, 2]`."""
@@ -93,11 +101,7 @@ class DarcySolver:
                 1e-10 of the sum of their absolute values. (A smaller imbalance, which is rounding,
                 is spread over the cells.)
         """
-        values = np.asarray(source, dtype=np.float64)
-        if values.ndim == 0:
-            values = np.broadcast_to(values, self.grid.shape)
-        check_sources(self.grid, values, closed=not self.pressure)
-        batch = values.shape[:-2]
+        values = check_sources(self.grid, source, closed=not self.pressure)
         flat = values.reshape(-1, self.grid.num_cells)
         velocity = np.empty((flat.shape[0], self.grid.num_edges))
         pressure = np.empty(flat.shape)
@@ -105,11 +109,7 @@ class DarcySolver:
             block = np.s_[start : start + BLOCK]
             u, p = self._solve_block(np.ascontiguousarray(flat[block].T) * self.grid.cell_area)
             velocity[block], pressure[block] = u.T, p.T
-        return DarcySolution(
-            self.grid,
-            velocity.reshape(*batch, self.grid.num_edges),
-            pressure.reshape(values.shape),
-        )
+        return DarcySolution.of_batch(self.grid, velocity, pressure, values.shape)
 
     def _solve_block(self, source: Array) -> tuple[Array, Array]:
         """Solve for integrated sources `[num_cells, n]`; refine once on the saddle residual."""
@@ -136,23 +136,25 @@ class DarcySolver:
         return velocity, pressure
 
 
-def check_sources(grid: Grid, source: Array, closed: bool) -> None:
-    """Raise unless these are sources `[..., ny, nx]` that a domain, closed or not, can have.
+def check_sources(grid: Grid, source: Any, closed: bool) -> Array:
+    """Return sources `[..., ny, nx]`, from a scalar too, that a domain, closed or not, can have.
 
     Raises:
         PdeError: Another shape, or a value that is not finite.
         IncompatibleSourceError: A source of a closed domain that does not sum to zero.
     """
-    if source.shape[-2:] != grid.shape:
+    values = np.asarray(source, dtype=np.float64)
+    if values.ndim == 0:
+        values = np.broadcast_to(values, grid.shape)
+    if values.shape[-2:] != grid.shape:
         raise PdeError(
-            f"source of shape {source.shape}, expected (..., ny, nx) with "
+            f"source of shape {values.shape}, expected (..., ny, nx) with "
             f"(ny, nx) = {grid.shape}, or a scalar"
         )
-    if not np.isfinite(source).all():
-        raise PdeError("the source holds values that are not finite; mend it before solving")
+    finite("the source", values)
     if not closed:
-        return
-    total, size = source.sum(axis=(-2, -1)), np.abs(source).sum(axis=(-2, -1))
+        return values
+    total, size = values.sum(axis=(-2, -1)), np.abs(values).sum(axis=(-2, -1))
     unbalanced = np.abs(total) > BALANCE_TOLERANCE * size
     if unbalanced.any():
         worst = np.max(np.abs(total) / np.where(size > 0, size, 1.0))
@@ -161,3 +163,4 @@ def check_sources(grid: Grid, source: Array, closed: bool) -> None:
             f"{unbalanced.size} do not (off by {worst:.1e} of the sum of absolute values, at "
             f"most {BALANCE_TOLERANCE:.0e} allowed): subtract the mean, or open a side"
         )
+    return values

@@ -1,6 +1,6 @@
 """Data sets: families of problems, and the runner that draws and solves them."""
 
-from .permeability import PermeabilityDataset
+from .permeability import PermeabilityDataset, PermeabilityDataSpec
 from .runner import PathLike, generate, load
 
 generate_permeabilities = generate
@@ -8,4 +8,4 @@ generate_permeabilities = generate
 
 def load_permeabilities(path: PathLike) -> PermeabilityDataset:
     """Open a data set of permeabilities; as `load`."""
-    return load(path, PermeabilityDataset)
+    return load(path, PermeabilityDataSpec)

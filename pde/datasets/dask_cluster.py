@@ -155,7 +155,7 @@ class Cluster:
             self._check(worker, origin)
             yield index, arrays
         with suppress(OSError):  # all is made; who has gone has forgotten too
-            self._client.run(_forget, job, on_error="ignore")
+            self._client.run(_forget, job.key, on_error="ignore")
 
     def _threads(self) -> int:
         try:
@@ -234,7 +234,7 @@ async def _report(spec: DataSpec, backend: str) -> dict[str, str]:
 class _Kept:
     """What a thread keeps from chunk to chunk."""
 
-    key: tuple[DataSpec, str, int]
+    key: str
     family: Family
     origin: dict[str, str]
 
@@ -255,7 +255,7 @@ def _compute(job: Job, samples: range) -> tuple[str, dict[str, str], Arrays]:
     return get_worker().address, kept.origin, kept.family.compute(samples)
 
 
-def _forget(job: Job) -> None:
+def _forget(key: str) -> None:
     for thread, kept in list(_kept.items()):
-        if kept.key == job.key:
+        if kept.key == key:
             _kept.pop(thread, None)

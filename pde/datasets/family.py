@@ -7,27 +7,29 @@ its samples, `Family`. The runner does the rest: chunks, workers, journal, resum
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from uuid import uuid4
 
 import numpy as np
 
 from ..darcy.family import choose_backend
 from ..darcy.solver import DarcySolution
-from ..errors import PdeError
+from ..errors import check_choice, check_count
+from ..fields.sources import three_spot_source
 from ..fields.streams import check_draw
 from ..grid import Array, Grid
 
 Arrays: TypeAlias = dict[str, Array]
+Spec = TypeVar("Spec", bound="DataSpec")
 #: The specification of each kind of data set, by the format that its files name.
 FORMATS: dict[str, type[DataSpec]] = {}
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Generic[Spec]):
     """A data set, mapped into memory.
 
     Attributes:
@@ -36,7 +38,7 @@ class Dataset:
         metadata: All that the file records, versions included.
     """
 
-    spec: DataSpec
+    spec: Spec
     arrays: Mapping[str, Array]
     metadata: Mapping[str, Any]
 
@@ -59,6 +61,35 @@ class Dataset:
     def pressure(self) -> Array | None:
         """`[num_samples, ny, nx]`, where it was kept."""
         return self.arrays.get("pressure")
+
+    @property
+    def coefficients(self) -> Array:
+        """Karhunen-Loeve coefficients of random permeabilities, `[num_samples, terms]`."""
+        return self.arrays["coefficients"]
+
+    @property
+    def strengths(self) -> Array | None:
+        """(f1, f2) of each sample `[num_samples, 2]`, for three-spot sources."""
+        return self.arrays.get("strengths")
+
+    @property
+    def basis_velocity(self) -> Array | None:
+        """Velocities `[2, num_edges]` for the strengths (1, 0) and (0, 1), for three spots.
+
+        `velocity = strengths @ basis_velocity`, and the squared norm of a velocity is the quadratic
+        form of its strengths with the matrix `basis_velocity @ basis_velocity.T`.
+        """
+        return self.arrays.get("basis_velocity")
+
+    def source(self, samples: Any = slice(None)) -> Array:
+        """Cell means of varying sources, `[..., ny, nx]`.
+
+        Args:
+            samples: Index, slice or array of indices; all by default.
+        """
+        if self.strengths is None:
+            return np.asarray(self.arrays["source"][samples])
+        return three_spot_source(self.grid, self.strengths[samples])
 
     def __len__(self) -> int:
         return int(self.velocity.shape[0])
@@ -87,7 +118,6 @@ class DataSpec(ABC):
     version: ClassVar[int] = 1
     backends: ClassVar[tuple[str, ...]] = ("auto", "scipy")
     ignored: ClassVar[tuple[str, ...]] = ()  # parameters that a resumed run may change
-    dataset: ClassVar[type[Dataset]] = Dataset
 
     nx: int
     ny: int
@@ -103,9 +133,8 @@ class DataSpec(ABC):
 
     def __post_init__(self) -> None:
         _ = self.grid
-        check_draw(self.seed, self.num_samples)
-        if self.num_samples < 1:
-            raise PdeError(f"num_samples={self.num_samples}, expected at least 1")
+        check_draw(self.seed, 0)
+        check_count(f"num_samples={self.num_samples!r}", self.num_samples)
 
     @property
     def grid(self) -> Grid:
@@ -124,8 +153,7 @@ class DataSpec(ABC):
         Raises:
             PdeError: The family has no such solver, or it is not installed.
         """
-        if asked not in self.backends:
-            raise PdeError(f"backend={asked!r}, expected one of {', '.join(self.backends)}")
+        check_choice("backend", asked, self.backends)
         return choose_backend(asked)[0] if "compiled" in self.backends else "scipy"
 
     def in_threads(self, backend: str) -> bool:
@@ -179,7 +207,7 @@ class Family(ABC):
         return rows | {"pressure": solution.pressure} if self.spec.save_pressure else rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Job:
     """What is sent to every worker.
 
@@ -187,19 +215,13 @@ class Job:
         spec: What to make.
         shared: What `spec.shared()` gave.
         backend: The solver.
+        key: Of this run alone.
     """
 
     spec: DataSpec
     shared: Arrays
     backend: str
-
-    @property
-    def key(self) -> tuple[DataSpec, str, int]:
-        """The same for jobs that make the same samples."""
-        code = 0
-        for array in self.shared.values():
-            code = zlib.crc32(np.ascontiguousarray(array).data, code)
-        return self.spec, self.backend, code
+    key: str = field(default_factory=lambda: uuid4().hex)
 
     def family(self) -> Family:
         """A worker's own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,26 +25,10 @@ class Solver(Protocol):
 
 
 @dataclass(frozen=True)
-class PermeabilityDataset(Dataset):
-    """Permeabilities and their flows, mapped into memory."""
-
-    spec: PermeabilityDataSpec
-
-    @property
-    def coefficients(self) -> Array:
-        """Karhunen-Loeve coefficients `[num_samples, terms]`."""
-        return self.arrays["coefficients"]
-
-
-@dataclass(frozen=True)
 class PermeabilityDataSpec(DataSpec):
     """Random permeabilities, and the flow from left (pressure 1) to right (0) through each.
 
     Args:
-        nx: Cells in x.
-        ny: Cells in y.
-        lx: Width of the domain.
-        ly: Height of the domain.
         kind: `additive`, mean + field, or `lognormal`, exp(mean + field).
         mean: kappa_0. The paper does not give it; 6 is what its errors imply.
         variance: Variance of the Gaussian field.
@@ -52,9 +36,7 @@ class PermeabilityDataSpec(DataSpec):
         terms: Number of Karhunen-Loeve modes p.
         kernel: `gaussian` or `exponential`.
         source: The source f, the same everywhere; the paper's is 1.
-        num_samples: Number of samples.
-        seed: Sample i depends on (seed, i) alone.
-        save_pressure: Whether the pressures are kept too.
+        **others: As for `DataSpec`.
 
     Raises:
         PdeError: A value that is not one of these.
@@ -62,7 +44,6 @@ class PermeabilityDataSpec(DataSpec):
 
     format: ClassVar[str] = "pde permeability data"
     backends: ClassVar[tuple[str, ...]] = BACKENDS
-    dataset: ClassVar[type[Dataset]] = PermeabilityDataset
 
     nx: int = 50
     ny: int = 50
@@ -100,6 +81,9 @@ class PermeabilityDataSpec(DataSpec):
     def family(self, shared: Arrays, backend: str) -> Family:
         """What one worker keeps."""
         return RandomPermeabilities(self, DarcyFamily(self.grid, PRESSURE, self.source, backend))
+
+
+PermeabilityDataset: TypeAlias = Dataset[PermeabilityDataSpec]
 
 
 class RandomPermeabilities(Family):

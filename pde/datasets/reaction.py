@@ -17,23 +17,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import splu
 
 from ..darcy.elimination_order import nested_dissection
-from ..darcy.hybrid import local_matrices
-from ..darcy.rt0 import OUTWARD, boundary_data, check_permeability
+from ..darcy.hybrid import factorize, local_matrices
+from ..darcy.rt0 import OUTWARD, boundary_data, check_permeability, sum_over_cells
 from ..darcy.solver import DarcySolution, check_sources
 from ..errors import PdeError
 from ..grid import Array, Grid
-from .family import Arrays, Dataset, Family
-from .permeability import PRESSURE, PermeabilityDataset, PermeabilityDataSpec, RandomPermeabilities
-
-
-@dataclass(frozen=True)
-class ReactionDataset(PermeabilityDataset):
-    """Permeabilities and the reactive flows through them, mapped into memory."""
-
-    spec: ReactionDataSpec
+from .family import Arrays, Family
+from .permeability import PRESSURE, PermeabilityDataSpec, RandomPermeabilities
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,6 @@ class ReactionDataSpec(PermeabilityDataSpec):
 
     format: ClassVar[str] = "pde reaction data"
     backends: ClassVar[tuple[str, ...]] = ("auto", "scipy")
-    dataset: ClassVar[type[Dataset]] = ReactionDataset
 
     reaction: float = 10.0
 
@@ -66,12 +57,11 @@ class ReactionDataSpec(PermeabilityDataSpec):
 
 def check_reaction(grid: Grid, reaction: Any) -> Array:
     """Return the rates `[ny, nx]`; raise `PdeError` unless all are finite and none negative."""
-    rate = np.asarray(reaction, dtype=np.float64)
-    if rate.shape not in ((), grid.shape):
-        raise PdeError(f"reaction of shape {rate.shape}, expected {grid.shape} or a scalar")
-    if not (np.isfinite(rate) & (rate >= 0)).all():
-        raise PdeError(f"reaction={reaction!r}, expected finite rates that are not negative")
-    return np.broadcast_to(rate, grid.shape)
+    rate = np.full(grid.shape, reaction) if np.ndim(reaction) == 0 else reaction
+    rate = grid.cell_field("reaction", rate)
+    if rate.min() < 0:
+        raise PdeError(f"reaction={rate.min()}, expected rates that are not negative")
+    return rate
 
 
 class ReactionSolver:
@@ -100,8 +90,7 @@ class ReactionSolver:
         if not pressure:
             raise PdeError("the reaction solver needs a side of given pressure")
         self.grid = grid
-        values = np.broadcast_to(np.asarray(source, dtype=np.float64), grid.shape)
-        check_sources(grid, values, closed=False)
+        values = grid.cell_field("source", check_sources(grid, source, closed=False))
         self._source = values.reshape(-1, 1) * grid.cell_area
         self._rate = check_reaction(grid, reaction).reshape(-1, 1) * grid.cell_area
         signed, self._closed = boundary_data(grid, pressure)
@@ -118,10 +107,7 @@ class ReactionSolver:
         kappa = check_permeability(self.grid, permeability, many=True)
         pairs = [self._solve(one.reshape(-1, 1)) for one in kappa.reshape(-1, *self.grid.shape)]
         velocity, pressure = (np.stack(part) for part in zip(*pairs, strict=True))
-        batch = kappa.shape[:-2]
-        return DarcySolution(
-            self.grid, velocity.reshape(*batch, self.grid.num_edges), pressure.reshape(kappa.shape)
-        )
+        return DarcySolution.of_batch(self.grid, velocity, pressure, kappa.shape)
 
     def _solve(self, kappa: Array) -> tuple[Array, Array]:
         grid, edges, free = self.grid, self._edges, self._free
@@ -129,15 +115,11 @@ class ReactionSolver:
         total = kappa * w.sum() + self._rate
         local = kappa[..., None] * (H + np.outer(w, w) / w.sum() * (self._rate / total)[..., None])
         driven = kappa * w * self._source / total
-        rows, columns = np.broadcast_arrays(edges[:, :, None], edges[:, None, :])
-        entries = local.ravel(), (rows.ravel(), columns.ravel())
-        matrix = sparse.csr_array(sparse.coo_array(entries, shape=(grid.num_edges,) * 2))
+        matrix = sum_over_cells(grid, local)
         rhs = np.bincount(edges.ravel(), driven.ravel()) - matrix @ self._given
         edge_pressure = self._given.copy()
         if free.size:
-            system = sparse.csc_array(matrix[free][:, free])
-            options = {"SymmetricMode": True}
-            factor = splu(system, "NATURAL", diag_pivot_thresh=0.0, options=options)
+            factor = factorize(sparse.csc_array(matrix[free][:, free]))
             edge_pressure[free] = factor.solve(rhs[free])
         at_cells = edge_pressure[edges]
         pressure = (self._source + kappa * (at_cells @ w)[:, None]) / total

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy
 
-from ..errors import FileContentError, PdeError
+from ..errors import FileContentError, PdeError, check_count
 from ..grid import Array
 from ..io.sample_file import SampleFile
 from ..io.sample_layout import differences, read
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = str | os.PathLike[str]
 _Compute: TypeAlias = Callable[[Job, Mapping[int, range]], Iterator[tuple[int, Arrays]]]
-_Set = TypeVar("_Set", bound=Dataset)
 
 
 def generate(
@@ -72,9 +71,7 @@ def generate(
         raise PdeError(f"{path}: data sets are safetensors files, not .npz; choose another suffix")
     if scheduler is not None and workers is not None:
         raise PdeError(f"workers={workers!r} with a scheduler, which has its own: give one of them")
-    workers = _cores() if workers is None else workers
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise PdeError(f"workers={workers!r}, expected an integer of at least 1")
+    workers = _cores() if workers is None else check_count(f"workers={workers!r}", workers)
     make_once(
         path,
         make=partial(_make, spec, path, workers, backend, progress, scheduler),
@@ -84,40 +81,31 @@ def generate(
     return path
 
 
-@overload
-def load(path: PathLike, *, verify: bool = True) -> Dataset: ...
-
-
-@overload
-def load(path: PathLike, kind: type[_Set], *, verify: bool = True) -> _Set: ...
-
-
-def load(path: PathLike, kind: type[Dataset] = Dataset, *, verify: bool = True) -> Dataset:
+def load(
+    path: PathLike, expected: type[DataSpec] | None = None, verify: bool = True
+) -> Dataset[Any]:
     """Open a data set; its arrays are mapped, so that memory holds what is used.
 
     Args:
         path: The file.
-        kind: The class of data set that it is to be; any by default.
+        expected: The family that it is to be of, by the class of its specification.
         verify: Whether all bytes are read once and compared with the file's checksum.
 
     Raises:
-        FileContentError: No such file, one that is cut short or altered, of another kind, or of
+        FileContentError: No such file, one that is cut short or altered, of another family, or of
             a version that this code does not know.
     """
     metadata, arrays = _read_checked(Path(path), verify)
-    spec_type = FORMATS[metadata["format"]]
-    try:
-        spec = spec_type(**metadata["parameters"])
-    except TypeError as error:
-        raise FileContentError(f"{path}: {error}; delete it and generate it again") from error
-    if missing := [name for name in spec.shapes() if name not in arrays]:
-        raise FileContentError(f"{path} lacks {missing[0]}; delete it and generate it again")
-    if kind not in (Dataset, spec.dataset):
+    family = FORMATS[metadata["format"]]
+    if expected not in (None, family):
         raise FileContentError(
-            f"{path} holds {spec.format!r}, which is a {spec.dataset.__name__}; expected a "
-            f"{kind.__name__}"
+            f"{path} holds {family.format!r}, expected {getattr(expected, 'format', expected)!r}"
         )
-    return spec.dataset(spec, arrays, metadata)
+    try:
+        spec = family(**metadata["parameters"])
+        return Dataset(spec, {name: arrays[name] for name in [*spec.shapes(), *arrays]}, metadata)
+    except (KeyError, TypeError) as error:
+        raise FileContentError(f"{path} lacks {error}; delete it and generate it again") from error
 
 
 def _make(

@@ -10,19 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..darcy.solver import DarcySolution, DarcySolver
-from ..errors import PdeError
+from ..errors import PdeError, check_choice
 from ..fields.channels import channelised_permeability
 from ..fields.sources import (
     SPREADS,
     random_source,
     strengths_of,
-    three_spot_source,
     three_spots,
 )
 from ..fields.streams import check_draw
 from ..grid import Array
 from ..io.spe10 import check_window, spe10_layer
-from .family import Arrays, Dataset, DataSpec, Family
+from .family import Arrays, DataSpec, Family
 
 _SPE10_ONLY = ("spe10_file", "layer", "component", "origin", "window")
 _ORIGINS = {
@@ -32,45 +31,10 @@ _ORIGINS = {
 
 
 @dataclass(frozen=True)
-class SourceDataset(Dataset):
-    """Sources and velocities on one permeability, mapped into memory."""
-
-    spec: SourceDataSpec
-
-    @property
-    def strengths(self) -> Array | None:
-        """(f1, f2) of each sample `[num_samples, 2]`, for three spots."""
-        return self.arrays.get("strengths")
-
-    @property
-    def basis_velocity(self) -> Array | None:
-        """Velocities `[2, num_edges]` for the strengths (1, 0) and (0, 1), for three spots.
-
-        `velocity = strengths @ basis_velocity`, and the squared norm of a velocity is the quadratic
-        form of its strengths with the matrix `basis_velocity @ basis_velocity.T`.
-        """
-        return self.arrays.get("basis_velocity")
-
-    def source(self, samples: Any = slice(None)) -> Array:
-        """Cell means of the sources, `[..., ny, nx]`.
-
-        Args:
-            samples: Index, slice or array of indices; all by default.
-        """
-        if self.strengths is None:
-            return np.asarray(self.arrays["source"][samples])
-        return three_spot_source(self.grid, self.strengths[samples])
-
-
-@dataclass(frozen=True)
 class SourceDataSpec(DataSpec):
     """Sources and their velocities on one permeability, all sides closed.
 
     Args:
-        nx: Cells in x.
-        ny: Cells in y.
-        lx: Width of the domain.
-        ly: Height of the domain.
         field: `channelised` (synthetic, from `field_seed`), or `spe10`, cut from `spe10_file`.
         field_seed: Seed of the synthetic field.
         spe10_file: SPE10's `spe_perm.dat`, plain, `.xz`, or in the official zip.
@@ -80,9 +44,7 @@ class SourceDataSpec(DataSpec):
         window: SPE10 cells (x, y) that the grid covers; the grid's own numbers when None.
         source: `three_spot`, or `random` (zero-sum, arbitrary).
         spread: What the 5 in N(10, 5) is, `variance` or `sd`; for three spots.
-        num_samples: Number of samples.
-        seed: Sample i depends on (seed, i) alone.
-        save_pressure: Whether the pressures are kept too.
+        **others: As for `DataSpec`.
 
     Raises:
         PdeError: A value that is not one of these.
@@ -91,7 +53,6 @@ class SourceDataSpec(DataSpec):
     format: ClassVar[str] = "pde source data"
     version: ClassVar[int] = 2  # 1 was a .npz file
     ignored: ClassVar[tuple[str, ...]] = ("spe10_file",)
-    dataset: ClassVar[type[Dataset]] = SourceDataset
 
     nx: int = 60
     ny: int = 60
@@ -117,10 +78,7 @@ class SourceDataSpec(DataSpec):
             ("source", ("three_spot", "random")),
             ("spread", tuple(SPREADS)),
         ):
-            if getattr(self, name) not in choices:
-                raise PdeError(
-                    f"{name}={getattr(self, name)!r}, expected one of {', '.join(choices)}"
-                )
+            check_choice(name, getattr(self, name), choices)
         super().__post_init__()
         check_draw(self.field_seed, 0)
         if self.source == "three_spot":

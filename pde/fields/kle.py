@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from ..errors import PdeError
+from ..errors import PdeError, check_choice, check_count, check_positive
 from ..grid import Array, Grid
 from .streams import PERMEABILITY, check_draw, generator
 
@@ -68,11 +68,8 @@ class KarhunenLoeve:
             )
         lx, ly = self.lengths
         for name, value in (("variance", self.variance), ("lx", lx), ("ly", ly)):
-            if not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
-                raise PdeError(f"{name}={value!r}, expected a positive finite number")
-        if isinstance(self.terms, bool) or not isinstance(self.terms, int | np.integer):
-            raise PdeError(f"terms={self.terms!r}, expected an integer")
-        if not 1 <= self.terms <= self.grid.num_cells:
+            check_positive(name, value)
+        if not 1 <= check_count(f"terms={self.terms!r}", self.terms, 0) <= self.grid.num_cells:
             raise PdeError(
                 f"{self.terms} terms, expected 1 to {self.grid.num_cells}, the number of cells"
             )
@@ -205,8 +202,7 @@ class RandomPermeability:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in MEANS:
-            raise PdeError(f"kind={self.kind!r}, expected one of {', '.join(MEANS)}")
+        check_choice("kind", self.kind, MEANS)
         if not (isinstance(self.mean, int | float | np.number) and np.isfinite(self.mean)):
             raise PdeError(f"mean={self.mean!r}, expected a finite number")
         check_draw(self.seed, 0)

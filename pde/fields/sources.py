@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PdeError
+from ..errors import PdeError, check_choice
 from ..grid import Array, Grid
 from .streams import SOURCE, STRENGTHS, check_draw, generator
 
@@ -87,8 +87,7 @@ def three_spot_strengths(seed: int, num_samples: int, spread: str = "variance") 
 
 def strengths_of(seed: int, samples: range, spread: str) -> Array:
     """The strengths of some samples, `[len(samples), 2]`, as `three_spot_strengths`."""
-    if spread not in SPREADS:
-        raise PdeError(f"spread={spread!r}, expected one of {', '.join(SPREADS)}")
+    check_choice("spread", spread, SPREADS)
     normal = [generator(seed, STRENGTHS, i).standard_normal(2) for i in samples]
     return MEAN_STRENGTH + SPREADS[spread] * np.array(normal, dtype=np.float64).reshape(-1, 2)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import PdeError
+from ..errors import check_count
 
 STRENGTHS, SOURCE, PERMEABILITY = 1, 2, 3  # purposes, each with streams of its own
 
 
-def check_draw(seed: int, count: int) -> None:
+def check_draw(seed: int, index: int) -> None:
     """Raise `PdeError` unless both are integers that are not negative."""
-    for name, value in (("seed", seed), ("number", count)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-            raise PdeError(f"{name} {value!r}, expected an integer that is not negative")
+    check_count(f"seed {seed!r}", seed, least=0)
+    check_count(f"number {index!r}", index, least=0)
 
 
 def generator(seed: int, stream: int, index: int) -> np.random.Generator:

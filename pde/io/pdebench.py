@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..darcy.family import DarcyFamily
-from ..errors import FileContentError, PdeError
+from ..errors import FileContentError, PdeError, check_choice
 from ..grid import SIDES, Array, Grid
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def read_pdebench(
             installed (the extra `hdf5`).
     """
     path = Path(path)
-    if axes not in AXES:
-        raise PdeError(f"axes={axes!r}, expected one of {', '.join(AXES)}")
+    check_choice("axes", axes, AXES)
     try:
         import h5py
     except ImportError as error:

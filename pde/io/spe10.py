@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import FileContentError, PdeError
+from ..errors import FileContentError, PdeError, check_choice
 from ..grid import Array, Grid
 
 COMPONENTS = ("kx", "ky", "kz")
@@ -94,8 +94,7 @@ def check_window(
     _, layers, ny, nx = SHAPE
     if not 1 <= layer <= layers:
         raise PdeError(f"layer {layer!r}, expected 1 (top) to {layers}")
-    if component not in COMPONENTS:
-        raise PdeError(f"component {component!r}, expected one of {', '.join(COMPONENTS)}")
+    check_choice("component", component, COMPONENTS)
     wx, wy = window or (grid.nx, grid.ny)
     fits = 0 <= origin[0] <= nx - wx and 0 <= origin[1] <= ny - wy
     if not (wx >= 1 and wy >= 1 and fits):

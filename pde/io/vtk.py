@@ -61,11 +61,9 @@ def write_vtk(
     for name, given in cell_fields.items():
         if name in fields:
             raise PdeError(f"{name!r} is written already; give the field another name")
-        fields[name] = np.asarray(given, dtype=np.float64)
+        fields[name] = grid.cell_field(name, given, vectors=True)
     if not fields:
         raise PdeError(f"nothing to write to {path}: give a permeability, a solution or a field")
-    for name, values in fields.items():
-        _check(grid, name, values)
     path.write_text(_document(grid, fields), encoding="ascii", errors="xmlcharrefreplace")
     return path
 
@@ -83,16 +81,6 @@ def _flow(grid: Grid, solution: DarcySolution) -> dict[str, Array]:
         "velocity": solution.cell_velocity(),
         "divergence": grid.divergence(solution.velocity),
     }
-
-
-def _check(grid: Grid, name: str, values: Array) -> None:
-    if values.shape not in (grid.shape, (*grid.shape, 2)):
-        raise PdeError(
-            f"{name} of shape {values.shape}, expected (ny, nx) = {grid.shape}, or vectors "
-            f"{(*grid.shape, 2)}"
-        )
-    if not np.isfinite(values).all():
-        raise PdeError(f"{name} holds values that are not finite; mend it before writing")
 
 
 def _document(grid: Grid, fields: dict[str, Array]) -> str:

@@ -24,7 +24,7 @@ def find_spe10() -> Path:
     return next((place for place in places if place.is_file()), places[0])
 
 
-class PDESourceData(FlowData[pde.SourceDataset]):
+class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
     """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA).
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
@@ -92,9 +92,9 @@ class PDESourceData(FlowData[pde.SourceDataset]):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         pde.generate(self.spec, self.path)
 
-    def load(self) -> pde.SourceDataset:
+    def load(self) -> pde.Dataset[pde.SourceDataSpec]:
         """Open the set."""
-        return pde.load(self.path, pde.SourceDataset)
+        return pde.load(self.path, pde.SourceDataSpec)
 
     def arrays(self, name: Split) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return sources [n, ny, nx] and velocities [n, edges] of a split."""

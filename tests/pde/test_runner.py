@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 from pde import (
     FileContentError,
     PdeError,
-    PermeabilityDataset,
     PermeabilityDataSpec,
     SourceDataSpec,
     generate,
@@ -228,10 +227,10 @@ def test_file_of_other_parameters_is_refused_and_kept(copy, spec, tmp_path):
 
 def test_a_file_of_another_family_is_refused(wholes):
     source, permeability = wholes(SPECS["three spots"]), wholes(SPECS["permeability"])
-    with pytest.raises(FileContentError, match="'pde source data', which is a SourceDataset; exp"):
+    with pytest.raises(FileContentError, match="holds 'pde source data', expected 'pde perm"):
         load_permeabilities(source)
-    with pytest.raises(FileContentError, match="ReactionDataset; expected a PermeabilityDataset"):
-        load(wholes(SPECS["reaction"]), PermeabilityDataset)
+    with pytest.raises(FileContentError, match="holds 'pde reaction data', expected 'pde perm"):
+        load(wholes(SPECS["reaction"]), PermeabilityDataSpec)
     with pytest.raises(FileContentError, match="format is 'pde permeability data' there, 'pde rea"):
         make(SPECS["reaction"], permeability)
 

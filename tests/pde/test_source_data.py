@@ -7,7 +7,6 @@ from pde import (
     DarcySolver,
     FileContentError,
     PdeError,
-    SourceDataset,
     SourceDataSpec,
     load,
     random_source,
@@ -19,7 +18,7 @@ from tests.pde.families import SPECS, make
 @pytest.fixture(scope="module", params=["three spots", "random sources"])
 def data(request, tmp_path_factory):
     path = make(SPECS[request.param], tmp_path_factory.mktemp("data") / "a")
-    return load(path, SourceDataset)
+    return load(path, SourceDataSpec)
 
 
 def test_every_sample_solves_its_problem(data):
@@ -88,7 +87,7 @@ def test_synthetic_sets_say_so(tmp_path):
         ({"field": "kle"}, "field='kle', expected one of channelised, spe10"),
         ({"source": "two"}, "source='two', expected one of"),
         ({"spread": "std"}, "spread='std', expected one of"),
-        ({"num_samples": 0}, "num_samples=0, expected at least 1"),
+        ({"num_samples": 0}, "num_samples=0, expected an integer of at least 1"),
         ({"seed": -1}, "seed -1"),
         ({"nx": 0}, "nx=0"),
         ({"nx": 4, "ny": 4}, "at least 6 x 6"),
