@@ -118,4 +118,5 @@ def saddle_point(A: sparse.csr_array, B: sparse.csr_array) -> sparse.csr_array:
 
     A problem is had by striking the rows and columns of its closed edges.
     """
-    return sparse.csr_array(sparse.block_array([[A, -B.T], [-B, None]]))
+    blocks: Any = [[A, -B.T], [-B, None]]
+    return sparse.csr_array(sparse.block_array(blocks))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pde import DarcySolver, Grid, IncompatibleSourceError, PdeError, channelised_permeability
-from pde.darcy.saddle_point import refined_solution, saddle_point_solution
+from scripts.bench.saddle_point import refined_solution, saddle_point_solution
 
 FLOW_THROUGH = {"left": 1.0, "right": 0.0}
 SIDES = ("left", "right", "bottom", "top")

@@ -16,7 +16,7 @@ from pde import (
     channelised_permeability,
 )
 from pde.darcy.multifrontal_plan import dissect
-from pde.darcy.saddle_point import refined_solution
+from scripts.bench.saddle_point import refined_solution
 
 LEFT_TO_RIGHT = {"left": 1.0, "right": 0.0}
 

@@ -1,4 +1,4 @@
-"""Slow, plain solutions of the saddle-point system, to judge the fast solver by."""
+"""Slow, plain solutions of the saddle-point system, which benchmarks and tests compare with."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import splu, spsolve
 
-from ..grid import Array, Grid
-from .rt0 import (
+from pde.darcy.rt0 import (
     OUTWARD,
     boundary_data,
     check_permeability,
@@ -19,7 +18,8 @@ from .rt0 import (
     mass_matrix,
     saddle_point,
 )
-from .solver import DarcySolution
+from pde.darcy.solver import DarcySolution
+from pde.grid import Array, Grid
 
 Extended = NDArray[np.longdouble]
 
