@@ -21,7 +21,6 @@ from .sample_layout import (
     Contents,
     Shapes,
     differences,
-    end_of,
     header_of,
 )
 
@@ -54,12 +53,12 @@ class SampleFile:
         self.path = path
         self._part = path.with_name(path.name + ".part")
         self._journal = path.with_name(path.name + ".journal")
-        header = header_of(metadata, shapes, num_samples, shared)
+        header, size = header_of(metadata, shapes, num_samples, shared)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self._part.exists() and self._journal.exists():
             self._check(header, shared, ignored)
         else:
-            self._begin(header, shared)
+            self._begin(header, size, shared)
         self._contents = Contents(self._part)
         self._file = self._part.open("r+b")
         self._codes = self._verified()
@@ -81,11 +80,14 @@ class SampleFile:
             OSError: The disk is full, say; chunks noted before are safe.
         """
         code = 0
-        for name, start, shape in self._contents.places(index):
+        samples = self._contents.samples(index)
+        for name in self._contents.rows:
+            whole = self._contents.arrays[name]
             rows = np.ascontiguousarray(arrays[name], dtype="<f8")
-            if rows.shape != shape:
-                raise ValueError(f"{name} of shape {rows.shape}, expected {shape}")
-            self._file.seek(start)
+            if rows.shape != (expected := (len(samples), *whole.shape[1:])):
+                raise ValueError(f"{name} of shape {rows.shape}, expected {expected}")
+            # Not through the map: a full disk would kill the process.
+            self._file.seek(whole.offset + samples.start * whole[0].nbytes)
             self._file.write(rows.data)
             code = zlib.crc32(rows.data, code)
         self._file.flush()
@@ -100,22 +102,21 @@ class SampleFile:
     def finish(self) -> None:
         """Write the checksum, and give the finished file its name."""
         assert not self.missing()
-        code = self._contents.checksum(self._file, self._codes)
         self._file.seek(CHECKSUM_AT)
-        self._file.write(f"{code:08x}".encode())
+        self._file.write(self._contents.checksum(self._codes).encode())
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        del self._contents  # some systems do not rename a mapped file
         os.replace(self._part, self.path)
         self._journal.unlink()
 
-    def _begin(self, header: bytes, shared: Mapping[str, Array]) -> None:
-        size = len(header) + end_of(json.loads(header[8:]))
+    def _begin(self, header: bytes, size: int, shared: Mapping[str, Array]) -> None:
         room = shutil.disk_usage(self.path.parent).free
         if size > room:
             raise PdeError(
                 f"{self.path} takes {size / 1e9:.3g} GB and the disk has {room / 1e9:.3g} GB left: "
-                "free some, make fewer samples, or write ignored"
+                "free some, make fewer samples, or write elsewhere"
             )
         self._journal.unlink(missing_ok=True)
         with self._part.open("wb") as file:
@@ -131,14 +132,10 @@ class SampleFile:
             entries = json.loads(header[8:])
             ours = json.loads(entries.pop("__metadata__")[KEY])
             why = differences(ours, there.metadata, ignored)
-            if not why and (entries != there.entries or there.checksum_stored is None):
+            if not why and (entries != there.entries or there.stored is None):
                 why = ["other arrays, or an earlier version of this format"]
-            mapped = there.arrays()
-            why = why or [
-                f"another {name}"
-                for name in shared
-                if not np.array_equal(mapped[name], shared[name])
-            ]
+            unlike = (n for n in shared if not np.array_equal(there.arrays[n], shared[n]))
+            why = why or [f"another {name}" for name in unlike]
         except NOT_OURS as error:
             why = [str(error)]
         if why:
@@ -156,6 +153,6 @@ class SampleFile:
                 continue  # the run was killed as it wrote this line
             index, code = int(words[0]), int(words[1])
             known = 0 <= index < self._contents.num_chunks
-            if known and self._contents.code(self._file, index) == code:
+            if known and self._contents.code(index) == code:
                 finished[index] = code
         return finished
