@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -16,32 +16,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
-
-
-def make_once(
-    path: Path, make: Callable[[], None], check: Callable[[], None], announce: bool = True
-) -> None:
-    """Make a file unless it is there, or another process is making it.
-
-    Args:
-        path: The file.
-        make: Makes it.
-        check: Raises if the file that is there is another one than would be made.
-        announce: Whether to say on stderr that it was there, or that it is waited for.
-    """
-
-    def finished() -> bool:
-        if not path.exists():
-            return False
-        check()
-        if announce:
-            print(f"{path} is finished already, with these parameters", file=sys.stderr)
-        return True
-
-    if not finished():
-        with one_at_a_time(path, announce):
-            if not finished():
-                make()
 
 
 @contextlib.contextmanager
@@ -73,22 +47,18 @@ def _held(lock: Path, message: str) -> IO[str]:
     while True:
         file = lock.open("a")
         try:
-            _take(file, message)
-        except BaseException:
-            file.close()
-            raise
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                return file  # a disk without locks
+            if message:
+                print(message, file=sys.stderr, flush=True)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except BaseException:
+                file.close()
+                raise
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(lock.stat(), os.fstat(file.fileno())):
                 return file
         file.close()  # who held it has removed it
-
-
-def _take(file: IO[str], message: str) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in _TAKEN:
-            return  # a disk without locks
-        if message:
-            print(message, file=sys.stderr, flush=True)
-        fcntl.flock(file, fcntl.LOCK_EX)

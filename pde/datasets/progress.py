@@ -7,16 +7,15 @@ import time
 
 
 class Progress:
-    """Counts finished samples, and shows how many a second; silent when not enabled."""
+    """Counts finished samples, and shows how many a second; silent when not enabled.
 
-    def __init__(self, total: int, enabled: bool = True) -> None:
-        self.total, self.done, self._first = total, 0, 0
+    Samples that an earlier run `finished` do not enter the speed.
+    """
+
+    def __init__(self, total: int, finished: int = 0, enabled: bool = True) -> None:
+        self.total, self.done, self._first = total, finished, finished
         self._enabled = enabled
         self._start = self._shown = time.monotonic()
-
-    def resume(self, samples: int) -> None:
-        """Count samples that an earlier run finished; they do not enter the speed."""
-        self.done = self._first = samples
 
     def advance(self, samples: int) -> None:
         """Count samples; redraw the line on a terminal at most ten times a second."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,7 +19,7 @@ from ..io.sample_file import SampleFile
 from ..io.sample_layout import differences, read
 from .family import FORMATS, Arrays, Dataset, DataSpec, Job
 from .local_workers import computed
-from .locking import make_once
+from .locking import one_at_a_time
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -72,12 +73,10 @@ def generate(
     if scheduler is not None and workers is not None:
         raise PdeError(f"workers={workers!r} with a scheduler, which has its own: give one of them")
     workers = _cores() if workers is None else check_count(f"workers={workers!r}", workers)
-    make_once(
-        path,
-        make=partial(_make, spec, path, workers, backend, progress, scheduler),
-        check=partial(_check_same, spec, path),
-        announce=progress,
-    )
+    if not _finished(spec, path, progress):
+        with one_at_a_time(path, progress):
+            if not _finished(spec, path, progress):
+                _make(spec, path, workers, backend, progress, scheduler)
     return path
 
 
@@ -143,17 +142,14 @@ def _write(spec: DataSpec, path: Path, backend: str, compute: _Compute, progress
         "made_with": {"numpy": np.__version__, "scipy": scipy.__version__, "backend": backend},
     }
     file = SampleFile(path, metadata, spec.shapes(), spec.num_samples, job.shared, spec.ignored)
-    bar = Progress(spec.num_samples, enabled=progress)
-    bar.resume(file.num_finished)
     missing = file.missing()
-    try:
+    finished = spec.num_samples - sum(len(samples) for samples in missing.values())
+    bar = Progress(spec.num_samples, finished, enabled=progress)
+    with file:
         for index, arrays in compute(job, missing):
             file.write(index, arrays)
             bar.advance(len(missing[index]))
-    except BaseException:
-        file.close()
-        raise
-    file.finish()
+        file.finish()
 
 
 def _cores() -> int:
@@ -174,7 +170,10 @@ def _read_checked(path: Path, verify: bool) -> tuple[dict[str, Any], dict[str, A
     return metadata, arrays
 
 
-def _check_same(spec: DataSpec, path: Path) -> None:
+def _finished(spec: DataSpec, path: Path, announce: bool) -> bool:
+    """Whether the file is there; an error if it is another one than would be made."""
+    if not path.exists():
+        return False
     metadata, arrays = _read_checked(path, verify=False)
     ours = {"format": spec.format, "parameters": spec.parameters()}
     there = {name: metadata[name] for name in ours}
@@ -183,3 +182,6 @@ def _check_same(spec: DataSpec, path: Path) -> None:
             f"{path} was made with other parameters ({'; '.join(why)}); delete it, or choose "
             "another path"
         )
+    if announce:
+        print(f"{path} is finished already, with these parameters", file=sys.stderr)
+    return True

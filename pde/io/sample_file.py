@@ -63,11 +63,6 @@ class SampleFile:
         self._file = self._part.open("r+b")
         self._codes = self._verified()
 
-    @property
-    def num_finished(self) -> int:
-        """Number of finished samples."""
-        return sum(len(self._contents.samples(index)) for index in self._codes)
-
     def missing(self) -> dict[int, range]:
         """The chunks that are not finished, and the samples of each."""
         chunks = {i: self._contents.samples(i) for i in range(self._contents.num_chunks)}
@@ -95,8 +90,10 @@ class SampleFile:
             journal.write(f"{index} {code}\n")
         self._codes[index] = code
 
-    def close(self) -> None:
-        """Stop for now."""
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def finish(self) -> None:
