@@ -105,7 +105,12 @@ def plot_flow(
     axes.figure.colorbar(image, ax=axes, label=label)
     if min(grid.shape) > 1 and speed.max() > 0:
         x, y = grid.cell_centres()[0, :, 0], grid.cell_centres()[:, 0, 1]
-        style = {"density": density, "color": "white", "linewidth": 0.7, "arrowsize": 0.7}
+        style: dict[str, Any] = {
+            "density": density,
+            "color": "white",
+            "linewidth": 0.7,
+            "arrowsize": 0.7,
+        }
         axes.streamplot(x, y, vectors[..., 0], vectors[..., 1], **style)
     axes.set(xlim=(0, grid.lx), ylim=(0, grid.ly))
     return axes

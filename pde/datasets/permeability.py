@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -15,13 +16,6 @@ from ..grid import Array
 from .family import Arrays, Dataset, DataSpec, Family
 
 PRESSURE = {"left": 1.0, "right": 0.0}
-
-
-class Solver(Protocol):
-    """Solves for many permeabilities."""
-
-    def solve(self, permeability: Array) -> DarcySolution:
-        """The flows through permeabilities `[n, ny, nx]`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,8 @@ class PermeabilityDataSpec(DataSpec):
 
     def family(self, shared: Arrays, backend: str) -> Family:
         """What one worker keeps."""
-        return RandomPermeabilities(self, DarcyFamily(self.grid, PRESSURE, self.source, backend))
+        solver = DarcyFamily(self.grid, PRESSURE, self.source, backend)
+        return RandomPermeabilities(self, solver.solve)
 
 
 PermeabilityDataset: TypeAlias = Dataset[PermeabilityDataSpec]
@@ -91,11 +86,11 @@ class RandomPermeabilities(Family):
 
     Args:
         spec: What to make.
-        solver: Solves for permeabilities `[n, ny, nx]`.
+        flow: Solves for permeabilities `[n, ny, nx]`.
     """
 
-    def __init__(self, spec: PermeabilityDataSpec, solver: Solver) -> None:
-        self.spec, self._fields, self._solver = spec, spec.fields, solver
+    def __init__(self, spec: PermeabilityDataSpec, flow: Callable[[Array], DarcySolution]) -> None:
+        self.spec, self._fields, self._flow = spec, spec.fields, flow
 
     def draw(self, samples: range) -> Arrays:
         """Coefficients `[n, terms]` and permeabilities `[n, ny, nx]`."""
@@ -104,4 +99,4 @@ class RandomPermeabilities(Family):
 
     def solve(self, drawn: Arrays) -> DarcySolution:
         """Solve for all at once."""
-        return self._solver.solve(drawn["permeability"])
+        return self._flow(drawn["permeability"])

@@ -52,7 +52,7 @@ class ReactionDataSpec(PermeabilityDataSpec):
     def family(self, shared: Arrays, backend: str) -> Family:
         """What one worker keeps."""
         solver = ReactionSolver(self.grid, self.reaction, PRESSURE, self.source)
-        return RandomPermeabilities(self, solver)
+        return RandomPermeabilities(self, solver.solve)
 
 
 def check_reaction(grid: Grid, reaction: Any) -> Array:

@@ -1,4 +1,4 @@
-"""The family that docs/darcy.md writes is what the runner takes; the reaction's length is as stated."""
+"""The family that docs/darcy.md shows works; the reaction family has the stated length."""
 
 import re
 import sys
