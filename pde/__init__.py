@@ -4,10 +4,11 @@ from .darcy.family import DarcyFamily
 from .darcy.multiscale import MultiscaleSolution, MultiscaleSolver
 from .darcy.solver import DarcySolution, DarcySolver
 from .datasets import generate_permeabilities, load_permeabilities
-from .datasets.family import Dataset, DataSpec, Family
+from .datasets.dataset import Dataset, load
+from .datasets.family import DataSpec, Family
 from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
 from .datasets.reaction import ReactionDataSpec, ReactionSolver
-from .datasets.runner import generate, load
+from .datasets.runner import generate
 from .datasets.source import SourceDataSpec
 from .errors import FileContentError, IncompatibleSourceError, PdeError
 from .fields.channels import channelised_permeability

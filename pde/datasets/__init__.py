@@ -1,7 +1,8 @@
 """Data sets: families of problems, and the runner that draws and solves them."""
 
+from .dataset import PathLike, load
 from .permeability import PermeabilityDataset, PermeabilityDataSpec
-from .runner import PathLike, generate, load
+from .runner import generate
 
 generate_permeabilities = generate
 

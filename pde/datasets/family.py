@@ -10,89 +10,18 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 from uuid import uuid4
-
-import numpy as np
 
 from ..darcy.family import choose_backend
 from ..darcy.solver import DarcySolution
 from ..errors import check_choice, check_count
-from ..fields.sources import three_spot_source
 from ..fields.streams import check_draw
 from ..grid import Array, Grid
 
 Arrays: TypeAlias = dict[str, Array]
-Spec = TypeVar("Spec", bound="DataSpec")
 #: The specification of each kind of data set, by the format that its files name.
 FORMATS: dict[str, type[DataSpec]] = {}
-
-
-@dataclass(frozen=True)
-class Dataset(Generic[Spec]):
-    """A data set, mapped into memory.
-
-    Attributes:
-        spec: The parameters that it was made from.
-        arrays: All arrays of the file, by name.
-        metadata: All that the file records, versions included.
-    """
-
-    spec: Spec
-    arrays: Mapping[str, Array]
-    metadata: Mapping[str, Any]
-
-    @property
-    def grid(self) -> Grid:
-        """The grid."""
-        return self.spec.grid
-
-    @property
-    def permeability(self) -> Array:
-        """`[num_samples, ny, nx]`, or `[ny, nx]` where all samples share it."""
-        return self.arrays["permeability"]
-
-    @property
-    def velocity(self) -> Array:
-        """Normal velocities `[num_samples, num_edges]`."""
-        return self.arrays["velocity"]
-
-    @property
-    def pressure(self) -> Array | None:
-        """`[num_samples, ny, nx]`, where it was kept."""
-        return self.arrays.get("pressure")
-
-    @property
-    def coefficients(self) -> Array:
-        """Karhunen-Loeve coefficients of random permeabilities, `[num_samples, terms]`."""
-        return self.arrays["coefficients"]
-
-    @property
-    def strengths(self) -> Array | None:
-        """(f1, f2) of each sample `[num_samples, 2]`, for three-spot sources."""
-        return self.arrays.get("strengths")
-
-    @property
-    def basis_velocity(self) -> Array | None:
-        """Velocities `[2, num_edges]` for the strengths (1, 0) and (0, 1), for three spots.
-
-        `velocity = strengths @ basis_velocity`, and the squared norm of a velocity is the quadratic
-        form of its strengths with the matrix `basis_velocity @ basis_velocity.T`.
-        """
-        return self.arrays.get("basis_velocity")
-
-    def source(self, samples: Any = slice(None)) -> Array:
-        """Cell means of varying sources, `[..., ny, nx]`.
-
-        Args:
-            samples: Index, slice or array of indices; all by default.
-        """
-        if self.strengths is None:
-            return np.asarray(self.arrays["source"][samples])
-        return three_spot_source(self.grid, self.strengths[samples])
-
-    def __len__(self) -> int:
-        return int(self.velocity.shape[0])
 
 
 @dataclass(frozen=True)

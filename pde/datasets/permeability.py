@@ -13,7 +13,8 @@ from ..darcy.solver import DarcySolution
 from ..errors import PdeError
 from ..fields.kle import KarhunenLoeve, RandomPermeability
 from ..grid import Array
-from .family import Arrays, Dataset, DataSpec, Family
+from .dataset import Dataset
+from .family import Arrays, DataSpec, Family
 
 PRESSURE = {"left": 1.0, "right": 0.0}
 

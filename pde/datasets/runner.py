@@ -1,4 +1,4 @@
-"""Making and opening data sets of every family."""
+"""Making data sets of every family."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import scipy
 
 from ..errors import FileContentError, PdeError, check_count
-from ..grid import Array
 from ..io.sample_file import SampleFile
-from ..io.sample_layout import differences, read
-from .family import FORMATS, Arrays, Dataset, DataSpec, Job
+from ..io.sample_layout import differences
+from .dataset import PathLike, read_checked
+from .family import Arrays, DataSpec, Job
 from .local_workers import computed
 from .locking import one_at_a_time
 from .progress import Progress
@@ -25,7 +25,6 @@ from .progress import Progress
 if TYPE_CHECKING:
     from .dask_cluster import Cluster
 
-PathLike: TypeAlias = str | os.PathLike[str]
 _Compute: TypeAlias = Callable[[Job, Mapping[int, range]], Iterator[tuple[int, Arrays]]]
 
 
@@ -80,33 +79,6 @@ def generate(
     return path
 
 
-def load(
-    path: PathLike, expected: type[DataSpec] | None = None, verify: bool = True
-) -> Dataset[Any]:
-    """Open a data set; its arrays are mapped, so that memory holds what is used.
-
-    Args:
-        path: The file.
-        expected: The family that it is to be of, by the class of its specification.
-        verify: Whether all bytes are read once and compared with the file's checksum.
-
-    Raises:
-        FileContentError: No such file, one that is cut short or altered, of another family, or of
-            a version that this code does not know.
-    """
-    metadata, arrays = _read_checked(Path(path), verify)
-    family = FORMATS[metadata["format"]]
-    if expected not in (None, family):
-        raise FileContentError(
-            f"{path} holds {family.format!r}, expected {getattr(expected, 'format', expected)!r}"
-        )
-    try:
-        spec = family(**metadata["parameters"])
-        return Dataset(spec, {name: arrays[name] for name in [*spec.shapes(), *arrays]}, metadata)
-    except (KeyError, TypeError) as error:
-        raise FileContentError(f"{path} lacks {error}; delete it and generate it again") from error
-
-
 def _make(
     spec: DataSpec,
     path: Path,
@@ -158,23 +130,11 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _read_checked(path: Path, verify: bool) -> tuple[dict[str, Any], dict[str, Array]]:
-    metadata, arrays = read(path, verify)
-    kind, version = metadata.get("format"), metadata.get("version")
-    if kind not in FORMATS or version != FORMATS[kind].version:
-        known = ", ".join(f"{name!r}, version {spec.version}" for name, spec in FORMATS.items())
-        raise FileContentError(
-            f"{path} is {kind!r}, version {version!r}; expected {known}; delete it and generate it "
-            "again"
-        )
-    return metadata, arrays
-
-
 def _finished(spec: DataSpec, path: Path, announce: bool) -> bool:
     """Whether the file is there; an error if it is another one than would be made."""
     if not path.exists():
         return False
-    metadata, arrays = _read_checked(path, verify=False)
+    metadata, arrays = read_checked(path, verify=False)
     ours = {"format": spec.format, "parameters": spec.parameters()}
     there = {name: metadata[name] for name in ours}
     if why := differences(ours, there, spec.ignored) or spec.unlike(arrays):
