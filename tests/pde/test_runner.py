@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import util
 
 import numpy as np
 import pytest
@@ -27,12 +28,12 @@ from tests.pde.families import SCRIPT, SPECS, TWO, make, other
 
 COMMANDS = {
     "random sources": (
-        "source --source random --samples 6000 --grid 32 --workers 1",
-        SourceDataSpec(nx=32, ny=32, source="random", num_samples=6000),
+        "source --source random --samples 3000 --grid 32 --workers 1",
+        SourceDataSpec(nx=32, ny=32, source="random", num_samples=3000),
     ),
     "permeability": (
-        "permeability --samples 1000 --grid 40 --terms 16 --workers 1 --backend scipy",
-        PermeabilityDataSpec(nx=40, ny=40, terms=16, num_samples=1000),
+        "permeability --samples 800 --grid 30 --terms 16 --workers 1 --backend scipy",
+        PermeabilityDataSpec(nx=30, ny=30, terms=16, num_samples=800),
     ),
 }
 
@@ -52,10 +53,11 @@ def wholes(tmp_path_factory):
     """Files made without interruption by one worker, by specification."""
     made = {}
 
-    def whole(spec):
-        if spec not in made:
-            made[spec] = make(spec, tmp_path_factory.mktemp("whole") / "a.safetensors")
-        return made[spec]
+    def whole(spec, backend="auto"):
+        if (spec, backend) not in made:
+            path = tmp_path_factory.mktemp("whole") / "a"
+            made[spec, backend] = make(spec, path, backend=backend)
+        return made[spec, backend]
 
     return whole
 
@@ -170,7 +172,7 @@ def test_chunks_that_are_not_what_was_written_are_made_again(wholes, spec, tmp_p
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_stopped_command_continues_to_the_same_bytes(stop, name, tmp_path):
+def test_stopped_command_continues_to_the_same_bytes(stop, name, wholes, tmp_path):
     arguments, spec = COMMANDS[name]
     path, journal = tmp_path / "stopped", tmp_path / "stopped.journal"
     command = [sys.executable, str(SCRIPT), *arguments.split(), "--out", str(path)]
@@ -196,8 +198,7 @@ def test_stopped_command_continues_to_the_same_bytes(stop, name, tmp_path):
     assert result.stdout.strip() == str(path)
     assert path.stat().st_mtime_ns > before
     assert not journal.exists()
-    whole = make(spec, tmp_path / "whole", workers=2, backend="scipy")
-    assert path.read_bytes() == whole.read_bytes()
+    assert path.read_bytes() == wholes(spec, "scipy").read_bytes()
 
 
 def test_finished_file_is_reused(copy, spec, capsys):
@@ -384,28 +385,36 @@ def test_no_progress_line_unless_asked(one_of_two, tmp_path, capsys):
     assert "150/150 samples, " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["source", "permeability", "reaction"])
-def test_command_line(kind, tmp_path):
-    def run(*arguments):
-        command = [sys.executable, str(SCRIPT), kind, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+@pytest.fixture(scope="module")
+def command():
+    started = util.spec_from_file_location("generate_pde", SCRIPT)
+    script = util.module_from_spec(started)
+    started.loader.exec_module(script)
+    return script.main
 
-    out, terms = tmp_path / "data", () if kind == "source" else ("--terms", "8")
-    done = run("--out", str(out), "--grid", "10", "--samples", "5", *terms)
-    assert (done.returncode, done.stdout.strip()) == (0, str(out))
-    assert len(load(out)) == 5
-    again = run("--out", str(out), "--grid", "10", "--samples", "6", *terms)
-    assert again.returncode == 2
-    assert again.stderr.count("\n") == 1
-    assert "num_samples is 5 there, 6 here" in again.stderr
-    b = ("--out", str(tmp_path / "b"))
+
+@pytest.mark.parametrize("kind", ["source", "permeability", "reaction"])
+def test_command_line(kind, tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    terms = "" if kind == "source" else "--terms 8"
+
+    def run(arguments):
+        status = command([kind, "--workers", "1", *arguments.split()])
+        return status, *capsys.readouterr()
+
+    status, printed, _ = run(f"--out data --grid 10 --samples 5 {terms}")
+    assert (status, printed) == (0, "data\n")
+    assert len(load(tmp_path / "data")) == 5
+    status, _, error = run(f"--out data --grid 10 --samples 6 {terms}")
+    assert (status, error.count("\n")) == (2, 1)
+    assert "num_samples is 5 there, 6 here" in error
     if kind == "source":
-        wrong = run(*b, "--field", "spe10", "--spe10-file", "missing")
-        assert "no SPE10 file at missing" in wrong.stderr
+        status, _, error = run("--out b --field spe10 --spe10-file missing")
+        assert "no SPE10 file at missing" in error
     else:
-        wrong = run(*b, "--terms", "0")
-        assert wrong.stderr == "generate_pde: 0 terms, expected 1 to 2500, the number of cells\n"
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    unknown = run(*b, "--field", "kle")
-    assert unknown.returncode == 2
+        status, _, error = run("--out b --terms 0")
+        assert error == "generate_pde: 0 terms, expected 1 to 2500, the number of cells\n"
+    assert (status, error.count("\n")) == (2, 1)
+    with pytest.raises(SystemExit, match="2"):
+        run("--out b --field kle")
     assert not (tmp_path / "b").exists()
