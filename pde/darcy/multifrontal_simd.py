@@ -1,4 +1,4 @@
-"""Multiplier systems by nested dissection, eight samples at a time; imports Numba."""
+"""Multifrontal Cholesky of eight multiplier systems at a time, one a vector lane; imports Numba."""
 
 from __future__ import annotations
 

@@ -106,12 +106,9 @@ class MultiscaleSolver:
         )
 
     def _indicators(self) -> sparse.csr_array:
-        row = np.arange(self.grid.ny) // self._block.ny
-        column = np.arange(self.grid.nx) // self._block.nx
-        block = (row[:, None] * self.coarse.nx + column).ravel()
-        entries = np.ones(block.size), (block, np.arange(block.size))
-        shape = (self.coarse.num_cells, self.grid.num_cells)
-        return sparse.csr_array(sparse.coo_array(entries, shape=shape))
+        rows = sparse.kron(sparse.eye_array(self.coarse.ny), np.ones((1, self._block.ny)))
+        columns = sparse.kron(sparse.eye_array(self.coarse.nx), np.ones((1, self._block.nx)))
+        return sparse.csr_array(sparse.kron(rows, columns))
 
     def _velocities(self, kappa: Array, pressure: Mapping[str, Any]) -> sparse.csr_array:
         """The velocity of each coarse edge that flow passes, a row."""
@@ -159,17 +156,11 @@ class MultiscaleSolver:
         """The local problem of a kind of coarse edge, analysed once."""
         if kind not in self._families:
             block = self._block
-            unit = 1 / (block.lx * block.ly)
-            if kind in SIDES:
-                part, pressure = block, {kind: 0.0}
-                source = np.full(block.shape, unit)
-            else:
-                pressure, axis = {}, 1 if kind == "x" else 0
-                wide = (2, 1) if axis else (1, 2)
-                part = Grid(
-                    wide[0] * block.nx, wide[1] * block.ny, wide[0] * block.lx, wide[1] * block.ly
-                )
-                halves = [np.full(block.shape, unit), np.full(block.shape, -unit)]
-                source = np.concatenate(halves, axis=axis)
+            wide, high = {"x": (2, 1), "y": (1, 2)}.get(kind, (1, 1))
+            part = Grid(wide * block.nx, high * block.ny, wide * block.lx, high * block.ly)
+            pressure = {kind: 0.0} if kind in SIDES else {}
+            source = np.full(part.shape, 1 / (block.lx * block.ly))
+            if not pressure:  # from the first block into the second
+                source[(high - 1) * block.ny :, (wide - 1) * block.nx :] *= -1
             self._families[kind] = DarcyFamily(part, pressure, source, self._backend)
         return self._families[kind]
