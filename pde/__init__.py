@@ -1,31 +1,31 @@
 """Darcy flow on rectangular grids: permeability fields, exact RT0/P0 solutions, data sets."""
 
-from .darcy import DarcySolution, DarcySolver
-from .dataset import Dataset, load
+from .darcy.family import DarcyFamily
+from .darcy.multiscale import MultiscaleSolution, MultiscaleSolver
+from .darcy.solver import DarcySolution, DarcySolver
+from .datasets import generate_permeabilities, load_permeabilities
+from .datasets.dataset import Dataset, load
+from .datasets.family import DataSpec, Family
+from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
+from .datasets.reaction import ReactionDataSpec, ReactionSolver
+from .datasets.runner import generate
+from .datasets.source import SourceDataSpec
 from .errors import FileContentError, IncompatibleSourceError, PdeError
-from .family import DarcyFamily
-from .fields import channelised_permeability
-from .generation import generate
+from .fields.channels import channelised_permeability
+from .fields.kle import KarhunenLoeve, RandomPermeability
+from .fields.sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .grid import Grid
-from .importing import ImportedDarcy, read_pdebench
-from .kle import KarhunenLoeve, RandomPermeability
-from .multiscale import MultiscaleSolution, MultiscaleSolver
-from .permeability import (
-    PermeabilityDataset,
-    PermeabilityDataSpec,
-    generate_permeabilities,
-    load_permeabilities,
-)
-from .sources import random_source, three_spot_source, three_spot_strengths, three_spots
-from .spe10 import read_spe10, spe10_layer
-from .spec import SourceDataSpec
-from .vtk import write_vtk
+from .io.pdebench import ImportedDarcy, read_pdebench
+from .io.spe10 import read_spe10, spe10_layer
+from .io.vtk import write_vtk
 
 __all__ = [
     "DarcyFamily",
     "DarcySolution",
     "DarcySolver",
+    "DataSpec",
     "Dataset",
+    "Family",
     "FileContentError",
     "Grid",
     "ImportedDarcy",
@@ -37,6 +37,8 @@ __all__ = [
     "PermeabilityDataSpec",
     "PermeabilityDataset",
     "RandomPermeability",
+    "ReactionDataSpec",
+    "ReactionSolver",
     "SourceDataSpec",
     "channelised_permeability",
     "generate",

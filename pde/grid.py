@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import PdeError
+from .errors import PdeError, check_count, check_positive
 
 Array = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -43,14 +43,10 @@ class Grid:
     def __post_init__(self) -> None:
         for name in ("nx", "ny"):
             count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-                raise PdeError(f"Grid: {name}={count!r}, expected an integer of at least 1")
-            object.__setattr__(self, name, int(count))
+            object.__setattr__(self, name, check_count(f"Grid: {name}={count!r}", count))
         for name in ("lx", "ly"):
-            length = getattr(self, name)
-            if not isinstance(length, int | float | np.number) or not 0 < length < np.inf:
-                raise PdeError(f"Grid: {name}={length!r}, expected a positive finite length")
-            object.__setattr__(self, name, float(length))
+            length = check_positive(f"Grid: {name}", getattr(self, name))
+            object.__setattr__(self, name, length)
 
     @property
     def hx(self) -> float:
@@ -86,6 +82,18 @@ class Grid:
     def cell_area(self) -> float:
         """Area of a cell."""
         return self.hx * self.hy
+
+    def cell_field(self, name: str, values: Any, vectors: bool = False) -> Array:
+        """Return finite values `[ny, nx]`, or vectors `[ny, nx, 2]` if allowed.
+
+        Raises:
+            PdeError: Another shape, or a value that is not finite.
+        """
+        cells = np.asarray(values, dtype=np.float64)
+        if cells.shape != self.shape and not (vectors and cells.shape == (*self.shape, 2)):
+            also = f", or vectors {(*self.shape, 2)}" if vectors else ""
+            raise PdeError(f"{name} of shape {cells.shape}, expected (ny, nx) = {self.shape}{also}")
+        return finite(name, cells)
 
     def cell_centres(self) -> Array:
         """Coordinates (x, y) of the cell centres, `[ny, nx, 2]`."""
@@ -161,3 +169,10 @@ class Grid:
         """
         vertical, horizontal = self.split(velocity)
         return np.diff(vertical, axis=-1) / self.hx + np.diff(horizontal, axis=-2) / self.hy
+
+
+def finite(name: str, values: Array) -> Array:
+    """Return values; raise `PdeError` if one is not finite."""
+    if not np.isfinite(values).all():
+        raise PdeError(f"{name} holds values that are not finite; mend it first")
+    return values

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import PdeError
-from .grid import Array, Grid
-from .rt0 import check_permeability
+from .darcy.rt0 import check_permeability
+from .errors import PdeError, check_positive
+from .grid import Array, Grid, finite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 
 def plot_permeability(grid: Grid, permeability: Any, axes: Axes | None = None) -> Axes:
@@ -26,8 +27,7 @@ def plot_permeability(grid: Grid, permeability: Any, axes: Axes | None = None) -
     """
     values = np.log10(check_permeability(grid, permeability))
     axes = _axes(axes)
-    image = axes.imshow(values, **_placement(grid), cmap="cividis")
-    axes.set(xlabel="x", ylabel="y", title="permeability")
+    image = _draw(axes, grid, values, "permeability", cmap="cividis")
     axes.figure.colorbar(image, ax=axes, label="log10 of permeability")
     return axes
 
@@ -61,17 +61,15 @@ def plot_pressure(grid: Grid, pressure: Any, axes: Axes | None = None) -> Axes:
     Raises:
         PdeError: Another shape, or a value that is not finite.
     """
-    values = _cell_values(grid, "pressure", pressure)
+    values = grid.cell_field("pressure", pressure)
     axes = _axes(axes)
-    image = axes.imshow(values, **_placement(grid), cmap="cividis")
+    image = _draw(axes, grid, values, "pressure", cmap="cividis")
     bar = axes.figure.colorbar(image, ax=axes, label="pressure")
     if min(grid.shape) > 1 and np.ptp(values) > 0:
         levels = np.linspace(values.min(), values.max(), 12)[1:-1]
         x, y = np.moveaxis(grid.cell_centres(), -1, 0)
         colors = ["white" if level < levels.mean() else "black" for level in levels]
-        lines = axes.contour(x, y, values, levels=levels, colors=colors, linewidths=0.7)
-        bar.add_lines(lines)
-    axes.set(xlabel="x", ylabel="y", title="pressure")
+        bar.add_lines(axes.contour(x, y, values, levels=levels, colors=colors, linewidths=0.7))
     return axes
 
 
@@ -98,26 +96,23 @@ def plot_flow(
         PdeError: Another shape, a value that is not finite, or decades or a density
             that are not positive.
     """
-    _check_positive("density", density)
+    check_positive("density", density)
     vectors = grid.cell_velocity(_edge_values(grid, "velocity", velocity))
     speed = np.linalg.norm(vectors, axis=-1)
     scale = _scale(speed, decades)
     axes = _axes(axes)
-    image = axes.imshow(speed, **_placement(grid), **scale)
+    image = _draw(axes, grid, speed, "flow", **scale)
     axes.figure.colorbar(image, ax=axes, label=label)
     if min(grid.shape) > 1 and speed.max() > 0:
         x, y = grid.cell_centres()[0, :, 0], grid.cell_centres()[:, 0, 1]
-        axes.streamplot(
-            x,
-            y,
-            vectors[..., 0],
-            vectors[..., 1],
-            density=density,
-            color="white",
-            linewidth=0.7,
-            arrowsize=0.7,
-        )
-    axes.set(xlabel="x", ylabel="y", title="flow", xlim=(0, grid.lx), ylim=(0, grid.ly))
+        style: dict[str, Any] = {
+            "density": density,
+            "color": "white",
+            "linewidth": 0.7,
+            "arrowsize": 0.7,
+        }
+        axes.streamplot(x, y, vectors[..., 0], vectors[..., 1], **style)
+    axes.set(xlim=(0, grid.lx), ylim=(0, grid.ly))
     return axes
 
 
@@ -150,13 +145,11 @@ def plot_comparison(
         PdeError: Another shape, a value that is not finite, a negative deviation, or decades that
             are not positive.
     """
-    import matplotlib.pyplot as plt
-
     true = grid.cell_velocity(_edge_values(grid, "truth", truth))
     predicted = grid.cell_velocity(_edge_values(grid, "prediction", prediction))
     spread = np.asarray(deviation, dtype=np.float64)
     if spread.shape == grid.shape:
-        spread = _cell_values(grid, "deviation", spread)
+        spread = grid.cell_field("deviation", spread)
     else:
         edges = _edge_values(grid, "deviation", spread)
         spread = np.linalg.norm(grid.cell_velocity(edges), axis=-1)
@@ -166,16 +159,9 @@ def plot_comparison(
     errors = np.stack([np.linalg.norm(true - predicted, axis=-1), spread])
     scales = [_scale(speeds, decades)] * 2 + [_scale(errors, decades, "magma")] * 2
     titles = ("true", "predicted", "error", "deviation")
-    figure, panels = plt.subplots(
-        1, 4, figsize=_size(grid, 4, 2.6), sharex=True, sharey=True, layout="compressed"
-    )
-    images = []
-    for axes, values, title, scale in zip(panels, [*speeds, *errors], titles, scales, strict=True):
-        images.append(axes.imshow(values, **_placement(grid), **scale))
-        axes.set(xlabel="x", title=title)
-    panels[0].set_ylabel("y")
-    figure.colorbar(images[0], ax=panels[:2].tolist(), label=label)
-    figure.colorbar(images[2], ax=panels[2:].tolist(), label="error, predictive deviation")
+    figure, panels, images = _row(grid, [*speeds, *errors], titles, scales, beside=2.6)
+    figure.colorbar(images[0], ax=panels[:2], label=label)
+    figure.colorbar(images[2], ax=panels[2:], label="error, predictive deviation")
     return figure
 
 
@@ -199,55 +185,46 @@ def _panels(
     grid: Grid, fields: Array, titles: Sequence[str], label: str, scale: dict[str, Any]
 ) -> Figure:
     """Cell fields `[n, ny, nx]` side by side, on one colour scale."""
-    import matplotlib.pyplot as plt
-
     if len(titles) != len(fields):
         raise PdeError(f"{len(titles)} titles for {len(fields)} fields, expected one each")
-    figure, panels = plt.subplots(
-        1,
-        len(fields),
-        figsize=_size(grid, len(fields), 1.4),
-        squeeze=False,
-        sharey=True,
-        layout="compressed",
-    )
-    for axes, field, title in zip(panels[0], fields, titles, strict=True):
-        image = axes.imshow(field, **_placement(grid), **scale)
-        axes.set(xlabel="x", title=title)
-    panels[0, 0].set_ylabel("y")
-    figure.colorbar(image, ax=panels[0].tolist(), label=label)
+    figure, panels, images = _row(grid, fields, titles, [scale] * len(fields), beside=1.4)
+    figure.colorbar(images[-1], ax=panels, label=label)
     return figure
 
 
-def _size(grid: Grid, panels: int, beside: float) -> tuple[float, float]:
-    """Inches for so many panels in a row, and what stands beside them."""
-    height = min(2.4 * grid.ly / grid.lx, 5.0)
-    return beside + panels * (0.1 + height * grid.lx / grid.ly), 0.9 + height
+def _row(
+    grid: Grid,
+    fields: Sequence[Array] | Array,
+    titles: Sequence[str],
+    scales: Sequence[dict[str, Any]],
+    beside: float,
+) -> tuple[Figure, list[Axes], list[AxesImage]]:
+    """Cell fields side by side; `beside` is the inches that colour bars and labels take."""
+    import matplotlib.pyplot as plt
+
+    height, count = min(2.4 * grid.ly / grid.lx, 5.0), len(fields)
+    size = beside + count * (0.1 + height * grid.lx / grid.ly), 0.9 + height
+    figure, (panels,) = plt.subplots(
+        1, count, figsize=size, squeeze=False, sharey=True, layout="compressed"
+    )
+    together = zip(panels, fields, titles, scales, strict=True)
+    images = [_draw(axes, grid, field, title, **scale) for axes, field, title, scale in together]
+    for axes in panels[1:]:
+        axes.set_ylabel("")
+    return figure, panels.tolist(), images
+
+
+def _draw(axes: Axes, grid: Grid, values: Array, title: str, **scale: Any) -> AxesImage:
+    axes.set(xlabel="x", ylabel="y", title=title)
+    extent = (0.0, grid.lx, 0.0, grid.ly)
+    return axes.imshow(values, origin="lower", extent=extent, interpolation="nearest", **scale)
 
 
 def _edge_values(grid: Grid, name: str, values: Any) -> Array:
     edges = np.asarray(values, dtype=np.float64)
     if edges.shape != (grid.num_edges,):
         raise PdeError(f"{name} of shape {edges.shape}, expected one flow, ({grid.num_edges},)")
-    return _finite(name, edges)
-
-
-def _cell_values(grid: Grid, name: str, values: Any) -> Array:
-    cells = np.asarray(values, dtype=np.float64)
-    if cells.shape != grid.shape:
-        raise PdeError(f"{name} of shape {cells.shape}, expected (ny, nx) = {grid.shape}")
-    return _finite(name, cells)
-
-
-def _finite(name: str, values: Array) -> Array:
-    if not np.isfinite(values).all():
-        raise PdeError(f"{name} holds values that are not finite; mend it before drawing")
-    return values
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < np.inf:
-        raise PdeError(f"{name}={value}, expected a positive finite number")
+    return finite(name, edges)
 
 
 def _scale(values: Array, decades: float | None = None, cmap: str = "viridis") -> dict[str, Any]:
@@ -257,7 +234,7 @@ def _scale(values: Array, decades: float | None = None, cmap: str = "viridis") -
         return {"vmin": 0.0, "vmax": top, "cmap": cmap}
     from matplotlib.colors import LogNorm
 
-    _check_positive("decades", decades)
+    check_positive("decades", decades)
     top = top or 1.0
     return {"norm": LogNorm(top * 10.0**-decades, top, clip=True), "cmap": cmap}
 
@@ -268,7 +245,3 @@ def _axes(axes: Axes | None) -> Axes:
     import matplotlib.pyplot as plt
 
     return plt.subplots(layout="compressed")[1]
-
-
-def _placement(grid: Grid) -> dict[str, Any]:
-    return {"origin": "lower", "extent": (0.0, grid.lx, 0.0, grid.ly), "interpolation": "nearest"}

@@ -134,12 +134,16 @@ SCRIPTS = sources(ROOT / "scripts")
 def test_pde_stands_on_numpy_and_scipy_alone() -> None:
     allowed = {*sys.stdlib_module_names, "numpy", "scipy", "pde"}
     # Modules of the extras `fast` and `cluster`, which others import late.
-    late = {"compiled.py": {"numba"}, "lanes.py": {"numba"}, "cluster.py": {"distributed"}}
+    late = {
+        "batch_compiled.py": {"numba"},
+        "multifrontal_simd.py": {"numba"},
+        "dask_cluster.py": {"distributed"},
+    }
     for path in sources(ROOT / "pde"):
         extra = late.get(path.name, set())
         assert top_levels(path, ROOT, lazy=False, typing=False) <= allowed | extra, path
         ours = [name.split(".") for name in imports(path, ROOT, lazy=False, typing=False)]
-        early = {name[1] for name in ours if name[0] == "pde" and len(name) > 1}
+        early = {part for name in ours if name[0] == "pde" for part in name[1:]}
         assert not any(late.get(f"{name}.py", extra) != extra for name in early), path
         lazy = top_levels(path, ROOT) - allowed - extra
         assert lazy <= {"h5py", "matplotlib", "rich"}, path

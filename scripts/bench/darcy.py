@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from saddle_point import refined_solution, saddle_point_solution
 
 from pde import (
     DarcySolver,
@@ -35,7 +36,6 @@ from pde import (
     three_spot_strengths,
     three_spots,
 )
-from pde.reference import refined_solution, saddle_point_solution
 
 Array = NDArray[np.float64]
 NAIVE = 7

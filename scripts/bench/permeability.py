@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from saddle_point import saddle_point_solution
 
 from pde import DarcyFamily, Grid, KarhunenLoeve, PdeError, RandomPermeability
-from pde.reference import saddle_point_solution
 
 Array = NDArray[np.float64]
 #: From a few sample numbers to their velocities.

@@ -9,7 +9,7 @@ import numpy as np
 
 import pde
 from lightning_sgmcmc.chain import Sampling
-from pde.kle import MEANS
+from pde.fields.kle import MEANS
 from tasks.data.flows import Array, FlowData, Split
 
 

@@ -24,7 +24,7 @@ def find_spe10() -> Path:
     return next((place for place in places if place.is_file()), places[0])
 
 
-class PDESourceData(FlowData[pde.Dataset]):
+class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
     """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA).
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
@@ -85,21 +85,21 @@ class PDESourceData(FlowData[pde.Dataset]):
             if field == "channelised"
             else (f"spe10-{layer}-{origin[0]}-{origin[1]}")
         )
-        self.path = Path(root) / f"{place}-{spread}-{num_samples}-{seed}.npz"
+        self.path = Path(root) / f"{place}-{spread}-{num_samples}-{seed}.safetensors"
 
     def prepare_data(self) -> None:
         """Solve and write the set, unless it is there."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         pde.generate(self.spec, self.path)
 
-    def load(self) -> pde.Dataset:
+    def load(self) -> pde.Dataset[pde.SourceDataSpec]:
         """Open the set."""
-        return pde.load(self.path)
+        return pde.load(self.path, pde.SourceDataSpec)
 
     def arrays(self, name: Split) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return sources [n, ny, nx] and velocities [n, edges] of a split."""
         chosen = self.split(name)
-        return self.data.source(chosen), self.data.velocity[chosen]
+        return self.data.source(chosen), np.array(self.data.velocity[chosen])
 
     def least_squares_error(self) -> NDArray[np.float64]:
         """Return the relative L2 errors, [n], of linear least squares from source to velocity.

@@ -17,7 +17,7 @@ import torch
 
 import pde
 from lightning_sgmcmc.metrics import band_metrics
-from pde.permeability import PRESSURE
+from pde.datasets.permeability import PRESSURE
 from tasks.data.pde_perm import PDEPermData
 from tasks.surrogates import Array, Regression, num_features, relative_errors
 

@@ -12,9 +12,9 @@ from scipy.stats import spearmanr
 import pde
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.posterior import Posterior
-from pde.kle import MEANS
-from pde.permeability import PRESSURE
-from pde.spe10 import SHAPE
+from pde.datasets.permeability import PRESSURE
+from pde.fields.kle import MEANS
+from pde.io.spe10 import SHAPE
 from tasks.data.pde_source import find_spe10
 from tasks.surrogates import Array
 

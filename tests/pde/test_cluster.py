@@ -13,16 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pde import PdeError, PermeabilityDataSpec, generate_permeabilities
-from pde.store import Store
+from pde import DataSpec, PdeError, PermeabilityDataSpec, SourceDataSpec, generate
+from pde.io.sample_file import SampleFile
 
 distributed = pytest.importorskip("distributed", reason="distributed is in the extra cluster")
 Client = distributed.Client
-from pde import cluster as ours  # noqa: E402
+from pde.datasets import dask_cluster as ours  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "generate_pde.py"
 SPEC = PermeabilityDataSpec(nx=12, ny=10, terms=8, num_samples=1000, save_pressure=True)
+SPECS: dict[str, DataSpec] = {
+    "permeability": SPEC,
+    "random sources": SourceDataSpec(
+        nx=12, ny=10, source="random", num_samples=1000, save_pressure=True
+    ),
+}
 DEADLY = """
 import os, signal
 from pathlib import Path
@@ -48,7 +54,7 @@ class DeadlySpec(PermeabilityDataSpec):
         return Fields(super().fields)
 
 def state():
-    from pde.cluster import _kept
+    from pde.datasets.dask_cluster import _kept
     return len(built), len(_kept)
 """
 
@@ -124,12 +130,24 @@ def address(machines):
     return address
 
 
+@pytest.fixture(scope="module", params=SPECS)
+def spec(request):
+    return SPECS[request.param]
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The bytes of a run on this machine."""
-    path = tmp_path_factory.mktemp("whole") / "a"
-    generate_permeabilities(SPEC, path, workers=1, backend="scipy", progress=False)
-    return path.read_bytes()
+def wholes(tmp_path_factory):
+    """The bytes of a run on this machine, by specification."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {
+        spec: generate(spec, folder / name, 1, "scipy", progress=False).read_bytes()
+        for name, spec in SPECS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(wholes):
+    return wholes[SPEC]
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +174,12 @@ def pids(address, count=2):
 
 def make(path, address, spec=SPEC, **options):
     options = {"backend": "scipy", "progress": False} | options
-    return generate_permeabilities(spec, path, scheduler=address, **options)
+    return generate(spec, path, scheduler=address, **options)
 
 
 def after_first_write(monkeypatch, action):
     """Do something when the first chunk is on disk, and note which chunks are written."""
-    written, write = [], Store.write
+    written, write = [], SampleFile.write
 
     def wrapped(self, index, arrays):
         write(self, index, arrays)
@@ -169,7 +187,7 @@ def after_first_write(monkeypatch, action):
         if len(written) == 1:
             action()
 
-    monkeypatch.setattr(Store, "write", wrapped)
+    monkeypatch.setattr(SampleFile, "write", wrapped)
     return written
 
 
@@ -185,11 +203,11 @@ def submissions(patch):
     return submitted
 
 
-def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch, address, whole):
+def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch, address, spec, wholes):
     before = pids(address)
     written = after_first_write(monkeypatch, lambda: os.kill(before[0], signal.SIGKILL))
-    path = make(tmp_path / "a", address)
-    assert path.read_bytes() == whole
+    path = make(tmp_path / "a", address, spec)
+    assert path.read_bytes() == wholes[spec]
     assert sorted(written) == list(range(16))
     assert list(tmp_path.iterdir()) == [path]
     assert before[0] not in pids(address)  # nor was this a run that did not notice
@@ -235,7 +253,7 @@ def test_a_chunk_that_kills_its_workers_is_one_error(tmp_path, machines, address
     assert path.with_name("a.part").exists()
     make(path, address, spec)
     plain = PermeabilityDataSpec(**spec.parameters())
-    generate_permeabilities(plain, tmp_path / "b", workers=1, backend="scipy", progress=False)
+    generate(plain, tmp_path / "b", workers=1, backend="scipy", progress=False)
     assert path.read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -243,7 +261,7 @@ def test_the_workers_choose_the_backend(tmp_path, address):
     pytest.importorskip("numba", reason="numba is in the extra fast")
     spec = PermeabilityDataSpec(nx=12, ny=10, terms=8, num_samples=100)
     make(tmp_path / "a", address, spec, backend="auto")
-    generate_permeabilities(spec, tmp_path / "b", 1, "compiled", progress=False)
+    generate(spec, tmp_path / "b", 1, "compiled", progress=False)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -325,11 +343,13 @@ def test_a_cluster_that_falls_apart_is_one_error(tmp_path, monkeypatch, machines
     assert first
     assert second
     assert len({*first, *second}) == len(first) + len(second) < 16
-    generate_permeabilities(SPEC, path, 1, "scipy", progress=False)
+    generate(SPEC, path, 1, "scipy", progress=False)
     assert path.read_bytes() == whole
 
 
-def test_the_last_worker_dies_with_a_finished_chunk(tmp_path, monkeypatch, caplog, machines, whole):
+def test_the_last_worker_dies_with_a_finished_chunk(
+    tmp_path, monkeypatch, caplog, machines, spec, wholes
+):
     path, address = tmp_path / "a", machines.scheduler()
     worker, submitted = machines.workers(address, "--no-nanny"), submissions(monkeypatch)
 
@@ -341,13 +361,13 @@ def test_the_last_worker_dies_with_a_finished_chunk(tmp_path, monkeypatch, caplo
 
     first = after_first_write(monkeypatch, lose_worker)
     with pytest.raises(PdeError, match=r"no worker is left at tcp:.*; finished chunks are kept"):
-        make(path, address)
+        make(path, address, spec)
     assert len(first) == 1
     assert not caplog.records  # Dask's loop has nothing left to complain of
     monkeypatch.undo()
     machines.workers(address, "--no-nanny")
-    make(path, address)
-    assert path.read_bytes() == whole
+    make(path, address, spec)
+    assert path.read_bytes() == wholes[spec]
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "127.0.0.1", ""])
@@ -370,7 +390,7 @@ def test_the_command_says_so_in_a_line(tmp_path):
 
 def test_without_dask_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    monkeypatch.delitem(sys.modules, "pde.cluster")
+    monkeypatch.delitem(sys.modules, "pde.datasets.dask_cluster")
     with pytest.raises(PdeError, match="install the extra `cluster`"):
         make(tmp_path / "a", "tcp://127.0.0.1:9")
 

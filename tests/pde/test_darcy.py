@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pde import DarcySolver, Grid, IncompatibleSourceError, PdeError, channelised_permeability
-from pde.reference import refined_solution, saddle_point_solution
+from scripts.bench.saddle_point import refined_solution, saddle_point_solution
 
 FLOW_THROUGH = {"left": 1.0, "right": 0.0}
 SIDES = ("left", "right", "bottom", "top")
@@ -167,7 +167,7 @@ def test_shapes_and_sides_that_do_not_fit_are_refused():
         DarcySolver(grid, np.ones(grid.shape), pressure={"west": 1.0})
     with pytest.raises(PdeError, match="one value for each of its 3 edges"):
         DarcySolver(grid, np.ones(grid.shape), pressure={"left": np.ones(4)})
-    with pytest.raises(PdeError, match="side 'top' is not finite"):
+    with pytest.raises(PdeError, match="side 'top' holds values that are not finite"):
         DarcySolver(grid, np.ones(grid.shape), pressure={"top": np.nan})
     solver = DarcySolver(grid, np.ones(grid.shape), pressure=FLOW_THROUGH)
     with pytest.raises(PdeError, match=r"source of shape \(2, 4, 3\)"):

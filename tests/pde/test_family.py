@@ -15,8 +15,8 @@ from pde import (
     RandomPermeability,
     channelised_permeability,
 )
-from pde.dissection import dissect
-from pde.reference import refined_solution
+from pde.darcy.multifrontal_plan import dissect
+from scripts.bench.saddle_point import refined_solution
 
 LEFT_TO_RIGHT = {"left": 1.0, "right": 0.0}
 
@@ -145,7 +145,7 @@ def _first(plan):
 
 
 def test_without_numba_scipy_serves(monkeypatch):
-    for name in ("pde.compiled", "pde.lanes"):
+    for name in ("pde.darcy.batch_compiled", "pde.darcy.multifrontal_simd"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     assert DarcyFamily(Grid(3, 3), LEFT_TO_RIGHT).backend == "scipy"

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import pde
-from pde.locking import one_at_a_time
+from pde.datasets.locking import one_at_a_time
 
 pytest.importorskip("fcntl", reason="this system has no file locks of this kind")
 
 SPEC = "nx=6, ny=5, terms=4, num_samples=70"
 MAKERS = {
     "permeability.safetensors": f"generate_permeabilities(pde.PermeabilityDataSpec({SPEC})",
-    "source.npz": "generate(pde.SourceDataSpec(num_samples=10)",
+    "source.safetensors": "generate(pde.SourceDataSpec(num_samples=10)",
 }
 
 
@@ -67,7 +67,7 @@ def test_it_makes_the_file_if_the_first_did_not(tmp_path: Path, name: str) -> No
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "permeability.safetensors"
     code = (
-        "import sys, time, pathlib\nfrom pde.locking import one_at_a_time\n"
+        "import sys, time, pathlib\nfrom pde.datasets.locking import one_at_a_time\n"
         f"with one_at_a_time(pathlib.Path({str(path)!r})):\n"
         "    print('held', file=sys.stderr, flush=True)\n    time.sleep(600)"
     )

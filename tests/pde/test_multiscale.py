@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pde import DarcySolver, Grid, KarhunenLoeve, MultiscaleSolver, PdeError, RandomPermeability
-from pde.rt0 import divergence_matrix, mass_matrix
+from pde.darcy.rt0 import divergence_matrix, mass_matrix
 
 LEFT_TO_RIGHT = {"left": 1.0, "right": 0.0}
 

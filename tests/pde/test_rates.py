@@ -1,9 +1,9 @@
-"""Convergence on a manufactured solution with variable permeability."""
+"""Convergence on a manufactured solution with variable permeability, with and without reaction."""
 
 import numpy as np
 import pytest
 
-from pde import DarcySolver, Grid
+from pde import DarcySolver, Grid, ReactionSolver
 
 SIZES = np.array([12, 24, 48])
 GAUSS = np.array([-1, 0, 1]) * np.sqrt(0.6) / 2, np.array([5, 8, 5]) / 18
@@ -34,7 +34,22 @@ def edge_means(grid, function):
     )
 
 
-def errors(n):
+def cell_means(grid, function):
+    """Means over the cells of a function of (x, y), by three by three Gauss points."""
+    x, y = np.moveaxis(grid.cell_centres(), -1, 0)
+    nodes, weights = GAUSS
+    return sum(
+        ws * wt * function(x + s * grid.hx, y + t * grid.hy)
+        for s, ws in zip(nodes, weights, strict=True)
+        for t, wt in zip(nodes, weights, strict=True)
+    )
+
+
+def reaction(x, y):
+    return 20 * (1 + x * y**2)
+
+
+def errors(n, reactive):
     grid = Grid(n, n + 2, lx=1.0, ly=1.2)
     x, y = np.moveaxis(grid.cell_centres(), -1, 0)
     trace = edge_means(grid, pressure)
@@ -45,7 +60,13 @@ def errors(n):
         edge_means(grid, lambda x, y: velocity(x, y)[1]),
     )
     # The divergence theorem gives the exact cell means of f from the exact edge fluxes.
-    solution = DarcySolver(grid, kappa(x, y), sides).solve(grid.divergence(flux))
+    source = grid.divergence(flux)
+    if reactive:
+        source = source + cell_means(grid, lambda x, y: reaction(x, y) * pressure(x, y))
+        rate = cell_means(grid, reaction)
+        solution = ReactionSolver(grid, rate, sides, source).solve(kappa(x, y))
+    else:
+        solution = DarcySolver(grid, kappa(x, y), sides).solve(source)
     u, v = grid.split(solution.velocity)
     nodes, weights = GAUSS
     square = 0.0
@@ -68,9 +89,9 @@ def errors(n):
     }
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return [errors(int(n)) for n in SIZES]
+@pytest.fixture(scope="module", params=[False, True], ids=["Darcy", "reaction"])
+def measured(request):
+    return [errors(int(n), request.param) for n in SIZES]
 
 
 @pytest.mark.parametrize(

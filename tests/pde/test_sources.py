@@ -8,7 +8,7 @@ from pde import (
     three_spot_source,
     three_spot_strengths,
 )
-from pde.sources import block_cells
+from pde.fields.sources import block_cells
 
 
 def test_spots_lie_where_the_paper_puts_them():

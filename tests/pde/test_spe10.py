@@ -38,7 +38,7 @@ def test_finer_grids_replicate_cells_and_coarser_ones_pick(fake_spe10, fake_spe1
     [
         ({"layer": 0}, "layer 0, expected 1"),
         ({"layer": 86}, "layer 86, expected 1"),
-        ({"component": "x"}, "component 'x', expected one of kx, ky, kz"),
+        ({"component": "x"}, "component='x', expected one of kx, ky, kz"),
         ({"grid": Grid(61, 10)}, "window of 61 x 10 SPE10 cells"),
         ({"origin": (55, 0)}, "leaves the layer of 60 x 220"),
         ({"origin": (0, -1)}, "leaves the layer"),

@@ -12,7 +12,7 @@ import torch
 import pde
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.run import cli
-from pde.permeability import PRESSURE
+from pde.datasets.permeability import PRESSURE
 from tasks.experiments import table2, table2_shift
 from tasks.experiments.cell import Cell, Study
 from tasks.pde_perm import TABLE_2

@@ -1,0 +1,1 @@
+"""Random permeabilities and sources; each sample is a function of (seed, index)."""
