@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ class PDESource(DarcySurrogate):
     """
 
     table_number, table, digits = 1, TABLE_1, 3
+    #: What earlier runs call the scales in their constants.
+    former_names: ClassVar = {"net.input_scale": "input_scale", "net.output_scale": "output_scale"}
 
     input_scale: Tensor
     output_scale: Tensor

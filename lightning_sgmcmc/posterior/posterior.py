@@ -43,7 +43,8 @@ class Posterior:
             )
         constants = stores[0].load_constants()
         first = stores[0].load(self._draws[0][1])
-        given = constants | first
+        former = getattr(module, "former_names", {})
+        given = {former.get(name, name): tensor for name, tensor in (constants | first).items()}
         for name, tensor in [*module.named_buffers(), *module.named_parameters()]:
             if name in given and is_lazy(tensor):
                 tensor.materialize(given[name].shape)

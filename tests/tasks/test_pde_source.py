@@ -11,6 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import pde
@@ -175,6 +176,11 @@ def test_a_short_run_from_command_to_posterior(
     ensemble = results["metrics"]["ensemble"]
     assert ensemble["relative_l2_mean_percent"] == pytest.approx(float(error.mean()), rel=1e-5)
     assert ensemble["relative_l2_max_percent"] == pytest.approx(float(error.max()), rel=1e-5)
+
+    constants = folder / "samples" / "chain0" / "constants.safetensors"
+    former = {new: old for old, new in PDESource.former_names.items()}
+    save_file({former.get(k, k): v for k, v in load_file(constants).items()}, constants)
+    assert torch.equal(load_posterior(folder).predict(x)[0], mean)  # an earlier run
 
     module = posterior.module
     assert isinstance(module, PDESource)
