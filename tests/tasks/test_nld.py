@@ -78,7 +78,7 @@ def test_weights_start_with_variance_one_over_fan_in() -> None:
     torch.manual_seed(0)
     module = Classification(FanInMLP((200, 200)), lambda p: nld_sampler(p))
     assert isinstance(module.net, FanInMLP)
-    module.net.build(400)
+    module.net.take_sizes(400, 10)
     found = starts(
         module, [n for n, _ in module.named_parameters()], "reinitialise", 0, [0, 1], FlatPrior()
     )
