@@ -39,9 +39,9 @@ class SGMCMCModule(Task, L.LightningModule):
         burn_in: Steps before the first draw, the optimizer's included. C freezes there.
         thinning: Steps between draws.
         num_data: N; by default the length of the training set.
-        schedule: Called with the sampler, returns the scheduler of its step size. One with a
-            ``cycle``, as :class:`~lightning_sgmcmc.CyclicalCosine` has it, also says
-            which states of a cycle are draws.
+        schedule: Called with the sampler, returns the scheduler of its step size. One with
+            ``draws``, a :class:`~lightning_sgmcmc.chain.schedules.Cycle`, also says which states
+            are draws.
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain
             whose C still adapts and whose target is biased, and the run says so.
@@ -104,7 +104,7 @@ class SGMCMCModule(Task, L.LightningModule):
             raise TypeError(
                 f"sampler must build a lightning_sgmcmc Sampler, got {type(probe).__name__}"
             )
-        cycle = getattr(schedule(probe), "cycle", None)
+        cycle = getattr(schedule(probe), "draws", None)
         optimizer_steps = burn_in_optimizer.steps if burn_in_optimizer else 0
         self.draw_budget, self.draw_dtype = draw_budget, draw_dtype
         #: The chain, or the K chains: weights, sampler, minibatches, target, schedule.

@@ -112,13 +112,13 @@ class CyclicalCosine(LambdaLR):
         self, optimizer: Optimizer, cycle: int, sampling: float = 0.5, floor: float = 0.01
     ) -> None:
         shape = Cycle(cycle, sampling, floor)
-        self.length, self.sampling, self.floor = cycle, sampling, floor
+        self.cycle, self.sampling, self.floor = cycle, sampling, floor
         super().__init__(optimizer, lambda step: shape.factor(step))
 
     @property
-    def cycle(self) -> Cycle:
-        """The cycle."""
-        return Cycle(self.length, self.sampling, self.floor)
+    def draws(self) -> Cycle:
+        """Which states are draws."""
+        return Cycle(self.cycle, self.sampling, self.floor)
 
 
 class WarmupCosine(LambdaLR):
