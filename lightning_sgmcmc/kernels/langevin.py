@@ -192,45 +192,6 @@ def baoab_(
     run(_baoab, lengths_of(params), columns, shared)
 
 
-@loop
-def _diagonal_loop(theta, gradient, z, squares, damping, lr, size, a, b):  # type: ignore[no-untyped-def]
-    for i in range(len(theta)):
-        root = _ONE / math.sqrt(squares[i] + damping)
-        theta[i] += root * (size * z[i] - lr * root * (gradient[i] + a * (theta[i] - b)))
-
-
-@entry
-def _diagonal(data):  # type: ignore[no-untyped-def]
-    shared = numbers(data)
-    damping, lr, size = np.float32(shared[0]), np.float32(shared[1]), np.float32(shared[2])
-    a, b = np.float32(shared[3]), np.float32(shared[4])
-    first, last = share(data)
-    for k in range(first, last):
-        w = task(data, k)
-        n = w[0]
-        theta, gradient, z = (
-            floats(at(data, w, 0), n),
-            floats(at(data, w, 1), n),
-            floats(at(data, w, 2), n),
-        )
-        _diagonal_loop(theta, gradient, z, floats(at(data, w, 3), n), damping, lr, size, a, b)
-
-
-def diagonal_(
-    params: Sequence[Tensor],
-    gradient: Sequence[Tensor],
-    z: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    damping: float,
-    lr: float,
-    size: float,
-    pull: tuple[float, float],
-) -> None:
-    """Step with C = 1 / (squares + damping)."""
-    columns = (each(params), each(gradient), each(z), each(squares))
-    run(_diagonal, lengths_of(params), columns, (damping, lr, size, *pull))
-
-
 @sum_loop
 def _unit_loop(  # type: ignore[no-untyped-def]
     theta, gradient, z, squares, products, inverse, bias_gradient, damping, lr, size, a, b

@@ -99,20 +99,6 @@ def _combine(data):  # type: ignore[no-untyped-def]
 
 
 @loop
-def _negative_of(x, out):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] = -x[i]
-
-
-@entry
-def _negate(data):  # type: ignore[no-untyped-def]
-    first, last = share(data)
-    for k in range(first, last):
-        w = task(data, k)
-        _negative_of(floats(at(data, w, 0), w[0]), floats(at(data, w, 1), w[0]))
-
-
-@loop
 def _sum_of(x, y, out):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         out[i] = x[i] + y[i]
@@ -161,11 +147,6 @@ def combine_(
     lengths = lengths_of(z)
     columns = (each(params), each(gradient), each(z), along(rows, lengths))
     run(_combine, lengths, columns, (size, lr, rows.shape[1], *weights))
-
-
-def negate(tensors: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    """Write minus some tensors into others."""
-    run(_negate, lengths_of(tensors), (each(tensors), each(out)))
 
 
 def pair(

@@ -326,7 +326,8 @@ class Sampler(torch.optim.Optimizer):
         if not self._pair or self._pair[0][0].device != self.params[0].device:
             self._pair = tuple([torch.empty_like(p) for p in self.params] for _ in range(2))
         moved, change = self._pair
-        steps.negate([*self.params, *grads], [*moved, *change], self.stream)
+        for source, negative in zip([*self.params, *grads], [*moved, *change], strict=True):
+            torch.neg(source, out=negative)
         return moved, change
 
     def _learn(self, pair: Pair, grads: list[Tensor]) -> None:
@@ -412,7 +413,7 @@ class Sampler(torch.optim.Optimizer):
                 f"{sparse} of {len(grads)} parameters have sparse gradients: noise moves every "
                 "weight at every step, so use sparse=False"
             )
-        if not math.isfinite(self._total(present)):
+        if not math.isfinite(float(sum(g.sum() for g in present))):
             wrong = [i for i, g in enumerate(present) if not bool(torch.isfinite(g).all())]
             if wrong:
                 names = [self.names[i] if self.names else f"number {i}" for i in wrong]
@@ -422,13 +423,6 @@ class Sampler(torch.optim.Optimizer):
                     "the chain diverges, lower lr; or the data hold a value that is not finite"
                 )
         return present
-
-    def _total(self, tensors: list[Tensor]) -> float:
-        if self.stream.fuses(tensors):
-            from lightning_sgmcmc.kernels.sums import total
-
-            return total(tensors)
-        return float(sum(t.sum() for t in tensors))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the chain's next step depends on but the weights."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.preconditioners import AveragedLBFGS
-from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers.base import Pair, Sampler
+from lightning_sgmcmc.samplers.common import CommonAndIncrements, Unpack
 from lightning_sgmcmc.samplers.sgld import SGLD
 
 
@@ -44,11 +44,7 @@ class HAMCMC(SGLD):
         memory: M, the number of chains, at least 2; C is made of M - 1 pairs.
         r: Damping threshold.
         delta: Floor of the initial Hessian scale, on the scale of the sum over the data.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        temperature: T; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the (first) chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
 
     Raises:
         ValueError: If memory is below 2 or r or delta lie outside their ranges.
@@ -64,23 +60,15 @@ class HAMCMC(SGLD):
         memory: int = 3,
         r: float = 0.25,
         delta: float = 1e-3,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndIncrements],
     ) -> None:
         if memory < 2:
             raise ValueError(f"memory must be at least 2, got {memory}")
         super().__init__(
             params,
             lr,
-            num_data=num_data,
-            prior=prior,
             preconditioner=AveragedLBFGS(memory - 1, r, delta, omega=(math.inf, 1.0, 1.0)),
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
+            **common,
         )
         self.memory = int(memory)
         # theta_(t-M), ..., theta_(t-2), where the parameters are theta_(t-1).

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.flat import dot, flatten, unflatten
 from lightning_sgmcmc.preconditioners import AveragedLBFGS
-from lightning_sgmcmc.priors import Prior
+from lightning_sgmcmc.samplers.common import CommonAndIncrements, Unpack
 from lightning_sgmcmc.samplers.sgld import SGLD
 
 
@@ -41,11 +41,7 @@ class HASGLD(SGLD):
         slots: Operators averaged in C, None for all (small problems).
         omega: (c1, c2, power) of the averaging rate c1 (k + c2)^-power.
         paper_mode: Take the paper's steps as printed. T is the paper's 1/tau.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        temperature: T; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
     """
 
     preconditioner: AveragedLBFGS
@@ -61,21 +57,13 @@ class HASGLD(SGLD):
         slots: int | None = 1,
         omega: tuple[float, float, float] = (5.0, 10.0, 0.9),
         paper_mode: bool = False,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndIncrements],
     ) -> None:
         super().__init__(
             params,
             lr,
-            num_data=num_data,
-            prior=prior,
             preconditioner=AveragedLBFGS(memory, r, delta, slots, omega),
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
+            **common,
         )
         self.paper_mode = paper_mode
         self._averages: list[Tensor] = []  # the paper's G_k g_k and S_k z_k

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.flat import inner, per_chain
-from lightning_sgmcmc.preconditioners import Preconditioner
-from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers.base import NonFiniteGradientError, Sampler
+from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 
 #: An energy error, in units of T, at which a trajectory counts as divergent (as in Stan).
 DIVERGENT = 1000.0
@@ -79,12 +78,7 @@ class HMC(Sampler):
         leapfrog_steps: L, at least 1.
         jitter: Largest relative shortening of a trajectory's time step, in [0, 1).
         target_acceptance: Mean acceptance probability to adapt to, in (0, 1); None keeps lr.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        preconditioner: The matrix C, an inverse mass; None is the identity.
-        temperature: T, positive; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the (first) chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -100,12 +94,7 @@ class HMC(Sampler):
         leapfrog_steps: int = 10,
         jitter: float = 0.3,
         target_acceptance: float | None = 0.8,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        preconditioner: Preconditioner | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndMetric],
     ) -> None:
         if leapfrog_steps < 1:
             raise ValueError(f"leapfrog_steps must be at least 1, got {leapfrog_steps}")
@@ -115,16 +104,7 @@ class HMC(Sampler):
             raise ValueError(
                 f"target_acceptance must be None or lie in (0, 1), got {target_acceptance}"
             )
-        super().__init__(
-            params,
-            lr,
-            num_data=num_data,
-            prior=prior,
-            preconditioner=preconditioner,
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
-        )
+        super().__init__(params, lr, **common)
         if self.temperature == 0:
             raise ValueError("HMC has no limit at temperature 0: give a positive one")
         self.leapfrog_steps, self.jitter = int(leapfrog_steps), float(jitter)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lightning_sgmcmc.preconditioners import QuasiDiagonalFisher
 from lightning_sgmcmc.preconditioners.fisher import Labels
-from lightning_sgmcmc.priors import Prior
+from lightning_sgmcmc.samplers.common import CommonAndIncrements, Unpack
 from lightning_sgmcmc.samplers.sgld import SGLD
 
 
@@ -26,11 +26,7 @@ class NaturalLangevin(SGLD):
         eps: Added to the Fisher matrix's diagonal.
         power: Decay of the moving average's gamma_t = t^-power.
         memory: A constant 1 - gamma_t instead.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        temperature: T; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
     """
 
     def __init__(
@@ -42,19 +38,11 @@ class NaturalLangevin(SGLD):
         eps: float = 1e-4,
         power: float = 0.5,
         memory: float | None = None,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndIncrements],
     ) -> None:
         super().__init__(
             params,
             lr,
-            num_data=num_data,
-            prior=prior,
             preconditioner=QuasiDiagonalFisher(labels, eps, power=power, memory=memory),
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
+            **common,
         )

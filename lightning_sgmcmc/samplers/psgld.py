@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from lightning_sgmcmc.preconditioners import RMSProp
-from lightning_sgmcmc.priors import Prior
+from lightning_sgmcmc.samplers.common import CommonAndIncrements, Unpack
 from lightning_sgmcmc.samplers.sgld import SGLD
 
 
@@ -24,11 +24,7 @@ class PSGLD(SGLD):
         eps: The paper's lambda.
         floor: Multiple of the mean of sqrt V added to sqrt V.
         gamma_probes: Gamma: None drops it, 0 is exact, k > 0 takes k Hutchinson probes.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        temperature: T; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
     """
 
     def __init__(
@@ -40,19 +36,11 @@ class PSGLD(SGLD):
         eps: float = 1e-5,
         floor: float = 0.0,
         gamma_probes: int | None = None,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndIncrements],
     ) -> None:
         super().__init__(
             params,
             lr,
-            num_data=num_data,
-            prior=prior,
             preconditioner=RMSProp(alpha, eps, floor, gamma_probes),
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
+            **common,
         )

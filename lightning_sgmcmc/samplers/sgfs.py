@@ -16,9 +16,9 @@ from lightning_sgmcmc.priors import (
     FlatPrior,
     GaussianPrior,
     LayerwiseGaussianPrior,
-    Prior,
 )
 from lightning_sgmcmc.samplers.base import Pair, Sampler
+from lightning_sgmcmc.samplers.common import Common, Unpack
 
 Variant = Literal["full", "diagonal", "block"]
 
@@ -60,11 +60,7 @@ class SGFS(Sampler):
             tensor a parameter, diagonal; or for ``"full"`` one positive definite matrix [d, d].
         count_prior: Add a Gaussian prior's precision to the matrix that is inverted.
         floor: Multiple of the mean of I's diagonal that is added to the diagonal.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        temperature: T, positive; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the (first) chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
 
     Raises:
         ValueError: If a value lies outside its range, the temperature is 0, lr is "auto" with a b
@@ -84,14 +80,8 @@ class SGFS(Sampler):
         b: Literal["fisher"] | float | Sequence[Tensor] | Tensor = "fisher",
         count_prior: bool = False,
         floor: float = 1e-5,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[Common],
     ) -> None:
-        if temperature == 0:
-            raise ValueError("SGFS has no T = 0: its minibatches' own noise is part of the law")
         if isinstance(b, str) and b != "fisher":
             raise ValueError(f'b must be "fisher", a number or tensors, got {b!r}')
         if isinstance(b, (int, float)) and not b > 0:
@@ -100,8 +90,6 @@ class SGFS(Sampler):
             raise ValueError(f'a matrix b belongs to variant "full", not to {variant!r}')
         if lr == "auto" and not (isinstance(b, str) and not count_prior):
             raise ValueError('lr="auto" needs b="fisher" and no counted prior: give lr')
-        if count_prior and not isinstance(prior or FlatPrior(), _GAUSSIAN):
-            raise ValueError(f"only a Gaussian prior can be counted, got {prior!r}")
         options: dict[str, Any] = {"eps": 0.0, "floor": floor, "power": 1.0, "centred": True}
         if variant == "diagonal":
             metric: Fisher = DiagonalFisher(**options)
@@ -115,13 +103,13 @@ class SGFS(Sampler):
         super().__init__(
             params,
             lr,
-            num_data=num_data,
-            prior=prior,
             preconditioner=metric,
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
+            **common,
         )
+        if self.temperature == 0:
+            raise ValueError("SGFS has no T = 0: its minibatches' own noise is part of the law")
+        if count_prior and not isinstance(self.prior, _GAUSSIAN):
+            raise ValueError(f"only a Gaussian prior can be counted, got {self.prior!r}")
 
     @staticmethod
     def step_size(alpha: float, num_data: int, batch_size: int, temperature: float = 1.0) -> float:

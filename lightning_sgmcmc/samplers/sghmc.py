@@ -9,9 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.preconditioners import Preconditioner
-from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers.base import Sampler
+from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 
 
 class SGHMC(Sampler):
@@ -34,12 +33,7 @@ class SGHMC(Sampler):
         params: Parameters, as for any torch optimizer.
         lr: Step size on the mean loss, or ``"auto"``.
         momentum: mu = exp(-friction * time step), in [0, 1).
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        preconditioner: The matrix C, an inverse mass; None is the identity.
-        temperature: T; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
 
     Raises:
         ValueError: If momentum lies outside [0, 1).
@@ -51,25 +45,11 @@ class SGHMC(Sampler):
         lr: float | Literal["auto"],
         *,
         momentum: float = 0.95,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        preconditioner: Preconditioner | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndMetric],
     ) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
-        super().__init__(
-            params,
-            lr,
-            num_data=num_data,
-            prior=prior,
-            preconditioner=preconditioner,
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
-        )
+        super().__init__(params, lr, **common)
         self.momentum = float(momentum)
         self._velocity: list[Tensor] = []
 

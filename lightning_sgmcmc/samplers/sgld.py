@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.noise import Increments
-from lightning_sgmcmc.preconditioners import Preconditioner
-from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers.base import Sampler
+from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 
 
 class SGLD(Sampler):
@@ -42,12 +41,7 @@ class SGLD(Sampler):
         params: Parameters, as for any torch optimizer.
         lr: Step size on the mean loss, or ``"auto"``.
         increments: What z is, ``"gaussian"`` or ``"moment-matched"``.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        preconditioner: The matrix C; None is the identity.
-        temperature: T; 1 samples the posterior, 0 optimises.
-        seed: Seed of the chain's own noise.
-        chain: Number of the (first) chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
 
     Raises:
         ValueError: If a value lies outside its range or ``increments`` is unknown.
@@ -59,25 +53,11 @@ class SGLD(Sampler):
         lr: float | Literal["auto"],
         *,
         increments: Increments = "gaussian",
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        preconditioner: Preconditioner | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndMetric],
     ) -> None:
         if increments not in ("gaussian", "moment-matched"):
             raise ValueError(f"increments must be gaussian or moment-matched, got {increments!r}")
-        super().__init__(
-            params,
-            lr,
-            num_data=num_data,
-            prior=prior,
-            preconditioner=preconditioner,
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
-        )
+        super().__init__(params, lr, **common)
         self.increments = increments
 
     def noise_size(self) -> float:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.flat import per_chain
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.preconditioners import Preconditioner
-from lightning_sgmcmc.priors import Prior
+from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 from lightning_sgmcmc.samplers.sghmc import SGHMC
 
 
@@ -47,12 +46,7 @@ class SGNHT(SGHMC):
         lr: Step size on the mean loss, or ``"auto"``.
         momentum: mu = exp(-a), in (0, 1); the momentum kept in a step without gradient noise.
         thermostat: s, the time in steps within which the friction answers, positive.
-        num_data: N, the number of training examples.
-        prior: Prior over the weights; None is a flat one.
-        preconditioner: The matrix C, an inverse mass; None is the identity.
-        temperature: T; 1 samples the posterior.
-        seed: Seed of the chain's own noise.
-        chain: Number of the (first) chain.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
 
     Raises:
         ValueError: If momentum lies outside (0, 1) or thermostat is not positive.
@@ -67,28 +61,13 @@ class SGNHT(SGHMC):
         *,
         momentum: float = 0.95,
         thermostat: float = 10.0,
-        num_data: int | None = None,
-        prior: Prior | None = None,
-        preconditioner: Preconditioner | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        chain: int = 0,
+        **common: Unpack[CommonAndMetric],
     ) -> None:
         if not 0 < momentum < 1:
             raise ValueError(f"momentum must lie in (0, 1), got {momentum}")
         if not (thermostat > 0 and math.isfinite(thermostat)):
             raise ValueError(f"thermostat must be positive and finite, got {thermostat}")
-        super().__init__(
-            params,
-            lr,
-            momentum=momentum,
-            num_data=num_data,
-            prior=prior,
-            preconditioner=preconditioner,
-            temperature=temperature,
-            seed=seed,
-            chain=chain,
-        )
+        super().__init__(params, lr, momentum=momentum, **common)
         self.thermostat = float(thermostat)
         self._friction: Tensor | None = None
         self._free: Tensor | None = None

@@ -18,7 +18,6 @@ from lightning_sgmcmc.steps.registry import (
     faster_move,
     faster_update,
     move,
-    negate,
     observe,
     update,
 )
@@ -26,4 +25,4 @@ from lightning_sgmcmc.steps.registry import (
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["FORMULA", "faster_move", "faster_update", "move", "negate", "observe", "update"]
+__all__ = ["FORMULA", "faster_move", "faster_update", "move", "observe", "update"]

@@ -53,7 +53,8 @@ def _langevin_identity(sampler: Any, grads: list[Tensor]) -> None:
 
 
 @faster_move(NAME, "SGLD", RMSProp, RMSPROP, _serves, rank=1)
-def _langevin_rmsprop(sampler: Any, grads: list[Tensor]) -> None:
+@faster_move(NAME, "SGLD", DiagonalFisher, FISHER, _serves, rank=1)
+def _langevin_diagonal(sampler: Any, grads: list[Tensor]) -> None:
     from lightning_sgmcmc.kernels.langevin import langevin_
 
     pull, root = _gradient(sampler, grads), sampler.preconditioner.root()
@@ -61,49 +62,34 @@ def _langevin_rmsprop(sampler: Any, grads: list[Tensor]) -> None:
     langevin_(sampler.params, grads, z, root, sampler.lr, sampler.noise_size(), pull)
 
 
-def _has_fisher(sampler: Any, grads: list[Tensor]) -> bool:
-    return sampler.preconditioner.updates > 0 and _serves(sampler, grads)
-
-
-@faster_move(NAME, "SGLD", DiagonalFisher, (*FISHER, "damping"), _has_fisher, rank=1)
-def _langevin_fisher(sampler: Any, grads: list[Tensor]) -> None:
-    """Step from J itself, so that C need not be made."""
-    from lightning_sgmcmc.kernels.langevin import diagonal_
-
-    metric, pull = sampler.preconditioner, _gradient(sampler, grads)
-    damping, z = float(metric.damping()), sampler.stream.increments()
-    lr, size = sampler.lr, sampler.noise_size()
-    diagonal_(sampler.params, grads, z, metric.squares, damping, lr, size, pull)
-
-
 def _has_products(sampler: Any, grads: list[Tensor]) -> bool:
-    products = sampler.preconditioner.products
-    return _has_fisher(sampler, grads) and sampler.stream.fuses(products)
+    metric = sampler.preconditioner
+    return metric.updates > 0 and _serves(sampler, grads) and sampler.stream.fuses(metric.products)
 
 
 @faster_move(
     NAME,
     "SGLD",
     QuasiDiagonalFisher,
-    (*FISHER, "damping", "off_biases_", "onto_biases_"),
+    (*FISHER, "damping", "_each_unit", "off_biases_", "onto_biases_"),
     _has_products,
     rank=1,
 )
 def _langevin_quasi_diagonal(sampler: Any, grads: list[Tensor]) -> None:
     """Step from J itself."""
-    from lightning_sgmcmc.kernels.langevin import diagonal_, quasi_diagonal_
+    from lightning_sgmcmc.kernels.langevin import langevin_, quasi_diagonal_
 
     metric, pull = sampler.preconditioner, _gradient(sampler, grads)
-    step = (float(metric.damping()), sampler.lr, sampler.noise_size(), pull)
+    damping, step = float(metric.damping()), (sampler.lr, sampler.noise_size(), pull)
     vectors = (sampler.params, grads, sampler.stream.increments(), metric.squares)
     if metric.units:
         weights, biases = (
             [[v[i] for v in vectors] for i in side] for side in zip(*metric.units, strict=True)
         )
-        quasi_diagonal_(weights, metric.products, biases, *step)
+        quasi_diagonal_(weights, metric.products, biases, damping, *step)
     if metric.alone:
         theta, g, z, squares = ([v[i] for i in metric.alone] for v in vectors)
-        diagonal_(theta, g, z, squares, *step)
+        langevin_(theta, g, z, [(J + damping).rsqrt_() for J in squares], *step)
 
 
 def _has_pairs(sampler: Any, grads: list[Tensor]) -> bool:

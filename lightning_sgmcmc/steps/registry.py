@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lightning_sgmcmc.noise import NoiseStream
@@ -16,6 +15,7 @@ from lightning_sgmcmc.preconditioners import Preconditioner
 #: Name of the plain torch formula among the implementations.
 FORMULA = "torch"
 
+_PACKAGE = "lightning_sgmcmc"
 Vectors = Sequence[Tensor]
 #: The weights and gradient before a move, negated.
 Start = tuple[list[Tensor], list[Tensor]]
@@ -99,15 +99,18 @@ def faster_update(
 
 def move(sampler: Any, grads: list[Tensor]) -> str:
     """Change the parameters by one step of a sampler; return the implementation's name."""
-    for implementation in _moves_of(sampler.__class__, sampler.preconditioner.__class__):
+    kind, metric = sampler.__class__, sampler.preconditioner
+    for integrator, one in _moves_of(kind, metric.__class__):
         if (
-            _untouched(sampler, implementation.integrator_methods)
-            and _untouched(sampler.preconditioner, implementation.metric_methods)
+            _same(kind, integrator, one.integrator_methods)
+            and _same(metric.__class__, one.metric, one.metric_methods)
+            and _untouched(sampler, one.integrator_methods)
+            and _untouched(metric, one.metric_methods)
             and _untouched(sampler.prior, ("add_gradient_", "quadratic"))
-            and implementation.serves(sampler, grads)
+            and one.serves(sampler, grads)
         ):
-            implementation.run(sampler, grads)
-            return implementation.name
+            one.run(sampler, grads)
+            return one.name
     sampler.formula(grads)
     return FORMULA
 
@@ -143,43 +146,25 @@ def observe(
 def quadratic(prior: Any) -> tuple[float, float] | None:
     """Return (a, b) with grad(-log p) = a (theta - b), None where the prior is not known as such.
 
-    ``quadratic`` counts only if no subclass of its class overrides ``add_gradient_``.
+    ``quadratic`` counts only if the class that has it, and no other, says what ``add_gradient_``
+    is.
     """
-    return prior.quadratic() if _said_together(prior.__class__) else None
+    kind: Any = type(prior)
+    owner = next(c for c in kind.__mro__ if "quadratic" in vars(c))
+    gradient = kind.add_gradient_
+    together = gradient is owner.add_gradient_ and gradient.__module__ == owner.__module__
+    return prior.quadratic() if together else None
 
 
 @lru_cache(maxsize=256)
-def _said_together(prior: Any) -> bool:
-    def depth(name: str) -> int:
-        return next(i for i, c in enumerate(prior.__mro__) if name in vars(c))
-
-    return depth("quadratic") <= depth("add_gradient_")
-
-
-def negate(sources: Vectors, out: Vectors, stream: NoiseStream) -> None:
-    """Write minus some vectors into others."""
-    if stream.fuses(sources, out):
-        from lightning_sgmcmc.kernels import lbfgs
-
-        lbfgs.negate(sources, out)
-        return
-    for source, target in zip(sources, out, strict=True):
-        torch.neg(source, out=target)
-
-
-@lru_cache(maxsize=256)
-def _moves_of(sampler: Any, metric: Any) -> tuple[Faster, ...]:
-    """Return the implementations whose methods these classes have not overridden."""
+def _moves_of(sampler: Any, metric: Any) -> tuple[tuple[type, Faster], ...]:
+    """Return what is registered for bases of these classes, with the integrator's, best first."""
     found = []
     for one in _MOVES:
         integrator = next((c for c in sampler.__mro__ if _is_ours(c, one.integrator)), None)
-        if integrator is None or not issubclass(metric, one.metric):
-            continue
-        if _same(sampler, integrator, one.integrator_methods) and _same(
-            metric, one.metric, one.metric_methods
-        ):
-            found.append(one)
-    return tuple(sorted(found, key=lambda one: -one.rank))
+        if integrator is not None and issubclass(metric, one.metric):
+            found.append((integrator, one))
+    return tuple(sorted(found, key=lambda pair: -pair[1].rank))
 
 
 def _learners(registered: list[Faster], metric: Preconditioner) -> Iterator[Faster]:
@@ -193,13 +178,19 @@ def _learners(registered: list[Faster], metric: Preconditioner) -> Iterator[Fast
 
 
 def _is_ours(cls: type, name: str) -> bool:
-    return cls.__name__ == name and cls.__module__.startswith("lightning_sgmcmc.samplers.")
+    return cls.__name__ == name and cls.__module__.startswith(f"{_PACKAGE}.samplers.")
 
 
-@lru_cache(maxsize=1024)
 def _same(cls: Any, base: Any, methods: tuple[str, ...]) -> bool:
-    """Return whether a class still has a base's methods."""
-    return all(getattr(cls, name) is getattr(base, name) for name in methods)
+    """Return whether a class still has a base's methods, and these are the package's own.
+
+    Asked at every step, so that a class that is patched meanwhile counts as an override, too.
+    """
+    for name in methods:
+        method = getattr(base, name)
+        if getattr(cls, name) is not method or not method.__module__.startswith(_PACKAGE):
+            return False
+    return True
 
 
 def _untouched(instance: Any, methods: tuple[str, ...]) -> bool:

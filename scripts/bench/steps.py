@@ -4,9 +4,11 @@ A step is zero_grad, forward, backward and the sampler's own step on one fixed m
 the network 784-400-400-10 (478,410 weights). Every round times a block of steps of each method
 in a random order; the table gives the median over the rounds of the ratio to that round's SGD,
 and the quartiles. On a CPU with Numba, samplers are timed with the compiled loops of
-``lightning_sgmcmc.kernels`` (backend "numba") and without ("torch").
+``lightning_sgmcmc.kernels`` (backend "numba") and without ("torch"). The last column is the
+implementation that took the steps (``sampler.implementation``).
 
     python scripts/bench/steps.py [--rounds 40] [--block 20] [--threads N] [--device cpu]
+                                  [--only SUBSTRING]
 
 On a busy machine, ``--threads 1 --cpu-time`` counts the process's own time instead of the clock's.
 """
@@ -21,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import pairwise
@@ -58,8 +61,20 @@ BATCH = 100
 PRIOR = 1.0
 LR = 1e-4
 
-Step = Callable[[], None]
 Maker = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass
+class Method:
+    """A whole step of a method, and the optimizer that takes it."""
+
+    step: Callable[[], None]
+    optimizer: torch.optim.Optimizer
+
+    @property
+    def implementation(self) -> str:
+        """What took the sampler's part of the last step."""
+        return self.optimizer.implementation if isinstance(self.optimizer, Sampler) else ""
 
 
 def network(device: torch.device) -> nn.Sequential:
@@ -72,8 +87,8 @@ def network(device: torch.device) -> nn.Sequential:
     return nn.Sequential(*layers).to(device)
 
 
-def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) -> Step:
-    """Return a function that takes one whole step of a method on a network of its own."""
+def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) -> Method:
+    """Return a method that steps a network of its own."""
     net = network(device)
     optimizer = make(list(net.parameters()))
     x = torch.rand(BATCH, 784, device=device)
@@ -107,10 +122,10 @@ def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) 
             step()
         assert isinstance(optimizer, Sampler)
         optimizer.freeze()
-    return step
+    return Method(step, optimizer)
 
 
-def peers(device: torch.device) -> dict[str, Step]:
+def peers(device: torch.device) -> dict[str, Method]:
     """Return what the samplers are compared with, SGD first."""
     table = {
         "torch SGD": step_of(lambda p: torch.optim.SGD(p, LR), device),
@@ -125,7 +140,7 @@ def peers(device: torch.device) -> dict[str, Step]:
     return table
 
 
-def samplers(device: torch.device) -> dict[str, Step]:
+def samplers(device: torch.device) -> dict[str, Method]:
     """Return every sampler to time."""
     ours: dict[str, Any] = {"num_data": N, "prior": GaussianPrior(PRIOR), "seed": 0}
     return {
@@ -144,10 +159,14 @@ def samplers(device: torch.device) -> dict[str, Step]:
             lambda p: SGFS(p, LR, variant="diagonal", **ours), device
         ),
         "SGHMC": step_of(lambda p: SGHMC(p, LR, momentum=0.9, **ours), device),
+        "SGHMC, RMSProp adapting": step_of(
+            lambda p: SGHMC(p, LR, preconditioner=RMSProp(eps=1e-3), **ours), device
+        ),
         "SGHMC, RMSProp frozen": step_of(
-            lambda p: SGHMC(p, LR, momentum=0.9, preconditioner=RMSProp(eps=1e-3), **ours),
-            device,
-            5,
+            lambda p: SGHMC(p, LR, preconditioner=RMSProp(eps=1e-3), **ours), device, 5
+        ),
+        "SGHMC, floor, adapting": step_of(
+            lambda p: SGHMC(p, LR, preconditioner=RMSProp(floor=0.5), **ours), device
         ),
         "SGNHT": step_of(lambda p: SGNHT(p, LR, momentum=0.9, **ours), device),
         "HAMCMC, adapting": step_of(lambda p: HAMCMC(p, LR, memory=3, **ours), device),
@@ -158,20 +177,20 @@ def samplers(device: torch.device) -> dict[str, Step]:
     }
 
 
-def methods(device: torch.device) -> dict[tuple[str, str], Step]:
+def methods(device: torch.device, only: str) -> dict[tuple[str, str], Method]:
     """Return what to time by name and backend, warmed up, SGD first."""
     table = {(name, "torch"): step for name, step in peers(device).items()}
     for wish in ("off", "auto"):
         os.environ[kernels.VARIABLE] = wish
         backend = kernels.chosen(device, torch.float32)
         if wish == "off" or backend != "torch":
-            made = samplers(device)
-            table |= {(name, backend): step for name, step in made.items()}
-            for step in made.values():  # the first step decides on the backend
-                step()
-    for warm in table.values():
+            made = {name: m for name, m in samplers(device).items() if only in name}
+            table |= {(name, backend): method for name, method in made.items()}
+            for method in made.values():  # the first step decides on the backend
+                method.step()
+    for method in table.values():
         for _ in range(5):
-            warm()
+            method.step()
     return table
 
 
@@ -182,20 +201,21 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=20, help="steps of one method in a round")
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", default="", help="samplers whose name in the table has this")
     parser.add_argument("--cpu-time", action="store_true", help="count processor time")
     args = parser.parse_args()
     clock = time.process_time if args.cpu_time else time.perf_counter
     if args.threads:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
-    table = methods(device)
+    table = methods(device, args.only)
     rank = [name for name, _ in table]
     names = sorted(table, key=lambda row: rank.index(row[0]))
     order = np.random.default_rng(0)
     seconds: dict[tuple[str, str], list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for i in order.permutation(len(names)):
-            step = table[names[i]]
+            step = table[names[i]].step
             step()
             if device.type == "cuda":
                 torch.cuda.synchronize()
@@ -208,14 +228,14 @@ def main() -> None:
 
     print(hardware(device))
     print(f"784-400-400-10, batch {BATCH}; {args.rounds} rounds of {args.block}; {clock.__name__}")
-    print(f"{'method':<26}{'backend':>8}{'x SGD':>8}{'quartiles':>16}{'ms':>9}")
+    print(f"{'method':<26}{'backend':>8}{'x SGD':>8}{'quartiles':>16}{'ms':>9}  implementation")
     base = seconds["torch SGD", "torch"]
     for name, backend in names:
         ratios = [s / b for s, b in zip(seconds[name, backend], base, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         milliseconds = 1e3 * statistics.median(seconds[name, backend])
-        spread = f"{low:.2f} to {high:.2f}"
-        print(f"{name:<26}{backend:>8}{middle:>8.2f}{spread:>16}{milliseconds:>9.2f}")
+        spread, by = f"{low:.2f} to {high:.2f}", table[name, backend].implementation
+        print(f"{name:<26}{backend:>8}{middle:>8.2f}{spread:>16}{milliseconds:>9.2f}  {by}")
 
 
 def hardware(device: torch.device) -> str:

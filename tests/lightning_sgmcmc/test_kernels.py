@@ -38,7 +38,7 @@ pytest.importorskip("numba", reason="numba is in the extra fast")
 
 import numba
 
-from lightning_sgmcmc.kernels import bits, langevin, lbfgs, networks, normals, sums, threads
+from lightning_sgmcmc.kernels import bits, langevin, lbfgs, metrics, networks, normals, threads
 
 F32 = np.float32
 
@@ -373,7 +373,14 @@ def test_the_number_of_threads_changes_no_bit(thread_counts: tuple[int, ...]) ->
         theta, g, z, J, x = (drawn(i) for i in range(5))
         odd = (flat(6) * 256).to(torch.uint8).view(torch.int8)
         langevin.identity_(theta, g, odd, 0.1, 0.2, (0.3, 0.4))
-        langevin.diagonal_(theta, g, z, J, 0.5, 0.1, 0.2, (0.3, 0.4))
+        metrics.rmsprop_(J, x, g, 0.9, 0.5)
+        langevin.langevin_(theta, g, z, x, 0.1, 0.2, (0.3, 0.4))
+        langevin.langevin_(theta, g, z, None, 0.1, 0.2, (0.3, 0.4))
+        w = drawn(5)
+        for root in (x, None):
+            langevin.baoab_(theta, w, g, z, root, 0.1, 0.05, 0.9, 0.2, (0.3, 0.4))
+        metrics.rmsprop_(J, x, g, 0.9)
+        metrics.rmsprop_root_(x, 0.1, 0.5)
         lists = (theta, g, z, J)
         weights, biases = ([[v[i + k] for v in lists] for i in (0, 2)] for k in (0, 1))
         langevin.quasi_diagonal_(weights, [x[0], x[2]], biases, 0.5, 0.1, 0.2, (0.3, 0.4))
@@ -382,8 +389,8 @@ def test_the_number_of_threads_changes_no_bit(thread_counts: tuple[int, ...]) ->
         lbfgs.combine_(theta, g, z, rows, np.concatenate(products)[:4], 0.1, 0.2)
         s, y = flat(11), flat(12)
         sums_of = lbfgs.pair((drawn(13), drawn(14)), theta, g, s, y)
-        totals = [torch.tensor(sums.total(g)), *map(torch.from_numpy, products), sums_of, s, y]
-        found.append([*results, *theta, *g, *totals])
+        totals = [*map(torch.from_numpy, products), sums_of, s, y]
+        found.append([*results, *theta, *g, *w, *J, *x, *totals])
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             assert torch.equal(a, b)
@@ -472,10 +479,10 @@ def test_numba_is_imported_late() -> None:
 
 def test_a_second_process_compiles_nothing() -> None:
     code = (
-        "from lightning_sgmcmc.kernels import langevin, lbfgs, normals, sums\n"
-        "for e in (normals._box_muller, langevin._identity, langevin._diagonal,\n"
+        "from lightning_sgmcmc.kernels import langevin, lbfgs, metrics, normals\n"
+        "for e in (normals._box_muller, langevin._identity, langevin._langevin, langevin._baoab,\n"
         "          langevin._quasi_diagonal, lbfgs._project, lbfgs._combine, lbfgs._pair,\n"
-        "          lbfgs._negate, sums._total):\n"
+        "          metrics._rmsprop, metrics._shifted):\n"
         "    assert e.cache_hits == 1, e\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)

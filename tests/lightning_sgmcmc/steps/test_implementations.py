@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -225,6 +226,52 @@ def test_an_override_acts(
     assert not torch.allclose(found, moved(problem, sampler, 2), rtol=1e-3, atol=1e-9)
 
 
+def called(problem: Problem, sampler: Sampler) -> set[tuple[str, str]]:
+    """Return the methods and properties of a chain's parts that one step calls, by part."""
+    metric = sampler.preconditioner
+    parts = {id(sampler): "sampler", id(metric): "metric", id(sampler.prior): "prior"}
+    found = set()
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        part = parts.get(id(frame.f_locals.get("self")))
+        name = frame.f_code.co_name
+        if event == "call" and part and hasattr(type(frame.f_locals["self"]), name):
+            found.add((part, name))
+
+    sys.setprofile(note)
+    try:
+        problem.run(sampler, 1)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@combinations
+def test_what_is_not_called_is_stood_for(
+    kind: type[Sampler], arguments: Any, metric: Any, dtype: torch.dtype, monkeypatch: Any
+) -> None:
+    """Every method that the formula calls is called by what replaces it, or named by it."""
+    problem, sampler = chain(kind, arguments, metric, dtype)
+    plain = chain(kind, arguments, metric, dtype)
+    fast = called(problem, sampler)
+    registry = steps.registry
+    with monkeypatch.context() as patch:
+        only_formula(patch)
+        patch.setattr(registry, "_UPDATES", [])
+        patch.setattr(registry, "_OBSERVATIONS", [])
+        formula = called(*plain)
+    stands = {("prior", "add_gradient_"), ("prior", "quadratic")}
+    parts = (type(sampler), type(sampler.preconditioner))
+    for _, one in registry._moves_of(*parts):
+        if one.name == sampler.implementation:
+            stands |= {("sampler", name) for name in one.integrator_methods}
+            stands |= {("metric", name) for name in one.metric_methods}
+    for registered in (registry._UPDATES, registry._OBSERVATIONS):
+        for one in registry._learners(registered, sampler.preconditioner):
+            stands |= {("metric", name) for name in one.metric_methods}
+    assert formula - fast <= stands
+
+
 def test_the_three_shown_overrides_act(dtype: torch.dtype) -> None:
     """The standard deviation of a move was the same in all these cases once."""
 
@@ -260,6 +307,18 @@ def test_an_instance_s_own_method_acts(dtype: torch.dtype) -> None:
     assert sampler.implementation == steps.FORMULA
 
 
+@pytest.mark.parametrize(("owner", "name"), [(PSGLD, "noise"), (SGLD, "noise"), (Sampler, "noise")])
+def test_a_patched_class_acts(
+    owner: type[Sampler], name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is patched after the first step, and where the patched class is our own."""
+    problem, sampler = chain(PSGLD, {"lr": 1e-3, "eps": 0.1}, None, dtype)
+    assert sampler.implementation != steps.FORMULA
+    monkeypatch.setattr(owner, name, lambda self: [torch.zeros_like(p) for p in self.params])
+    moved(problem, sampler)
+    assert sampler.implementation == steps.FORMULA
+
+
 def test_an_overridden_update_acts(dtype: torch.dtype) -> None:
     """A metric that learns otherwise does so, whatever loops there are for its parent."""
 
@@ -272,15 +331,16 @@ def test_an_overridden_update_acts(dtype: torch.dtype) -> None:
     assert all(float(v.abs().max()) == 0 for v in metric.square_avg)
 
 
-def test_a_prior_s_quadratic_form_counts_only_with_its_gradient() -> None:
+def test_a_prior_s_quadratic_form_counts_only_with_its_gradient(monkeypatch: Any) -> None:
     class Tilted(GaussianPrior):
         def add_gradient_(self, grads: Any, params: Any, scale: float) -> None:
             super().add_gradient_(grads, params, 2 * scale)
 
-    from lightning_sgmcmc.steps.registry import quadratic
-
+    quadratic = steps.registry.quadratic
     assert quadratic(GaussianPrior(0.5, 0.3)) == (2.0, 0.3)
     assert quadratic(Tilted(0.5, 0.3)) is None
+    monkeypatch.setattr(GaussianPrior, "add_gradient_", Tilted.add_gradient_)
+    assert quadratic(GaussianPrior(0.5, 0.3)) is None
 
 
 def test_a_cold_step_stays_finite() -> None:
