@@ -16,7 +16,7 @@ import torch
 
 from lightning_sgmcmc import cli, results
 from tasks.data.download import DATA_ROOT
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
 
 #: Modules of this package; one is imported only when it is asked for. Each defines
 #: ``cells() -> list[Cell | Study]`` and
@@ -26,24 +26,24 @@ from tasks.experiments.cell import Cell, Study
 #: for them, for want of data, and why, and
 #: ``figures(results: dict[str, dict | None], out: Path) -> dict[str, Figure]``. ``results`` holds
 #: the content of every cell's ``results.json``, None where it is not finished.
-TABLES = (
-    "a9a",
-    "australian",
-    "hasgld_gaussian",
-    "kdd99",
-    "kdd99_posterior",
-    "mnist79",
-    "nld",
-    "psgld_cifar",
-    "psgld_cnn",
-    "psgld_gaussian",
-    "psgld_mnist",
-    "sgfs_mnist",
-    "spike_slab",
-    "table1",
-    "table2",
-    "uci",
-)
+TABLES = {
+    "a9a": "psgld.a9a",
+    "australian": "psgld.australian",
+    "hasgld_gaussian": "hasgld.gaussian",
+    "kdd99": "sgfs.kdd99",
+    "kdd99_posterior": "sgfs.kdd99_posterior",
+    "mnist79": "sgfs.mnist79",
+    "nld": "nld.mnist",
+    "psgld_cifar": "psgld.cifar10",
+    "psgld_cnn": "psgld.mnist_cnn",
+    "psgld_gaussian": "psgld.gaussian",
+    "psgld_mnist": "psgld.mnist",
+    "sgfs_mnist": "sgfs.mnist",
+    "spike_slab": "hasgld.spike_slab",
+    "table1": "hasgld.table1",
+    "table2": "hasgld.table2",
+    "uci": "uci.benchmark",
+}
 
 
 def main(root: Path, arguments: list[str] | None = None) -> None:
@@ -54,7 +54,7 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
         arguments: The command line; None takes ``sys.argv``.
     """
     options, overrides = _parser().parse_known_args(arguments)
-    table = import_module(f"tasks.experiments.{options.table}")
+    table = import_module(f"tasks.experiments.{TABLES[options.table]}")
     cells = _cells(table, options, overrides)
     if options.list:
         print("\n".join(cell.name for cell in cells))

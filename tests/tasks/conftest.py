@@ -12,7 +12,7 @@ import yaml
 
 from lightning_sgmcmc import cli
 from tasks.data.download import DATA_ROOT
-from tasks.experiments.cell import Cell
+from tasks.experiments.experiment import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 

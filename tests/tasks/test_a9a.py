@@ -14,8 +14,8 @@ from lightning_sgmcmc import cli, load_posterior
 from tasks.data import libsvm
 from tasks.data.download import digest
 from tasks.data.libsvm import A9AData
-from tasks.experiments import a9a
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.psgld import a9a
 from tasks.laplace import Laplace, laplace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,8 @@ from lightning_sgmcmc import cli
 from tasks.data import australian as source
 from tasks.data.australian import AustralianData, read_statlog
 from tasks.data.download import digest
-from tasks.experiments import australian, reproduce
+from tasks.experiments import reproduce
+from tasks.experiments.psgld import australian
 
 ROOT = Path(__file__).resolve().parents[2]
 

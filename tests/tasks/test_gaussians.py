@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from lightning_sgmcmc import SGHMC, SGLD
-from tasks.experiments import gaussians, hasgld_gaussian, psgld_gaussian
+from tasks.experiments import gaussians
+from tasks.experiments.hasgld import gaussian as hasgld_gaussian
 from tasks.experiments.loop import sample
+from tasks.experiments.psgld import gaussian as psgld_gaussian
 
 DIAGONAL = np.diag([0.16, 1.0])
 TILTED = hasgld_gaussian.target("variance")

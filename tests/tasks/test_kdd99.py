@@ -17,8 +17,9 @@ from lightning_sgmcmc import SGFS, SGLD, Target
 from lightning_sgmcmc.schedules import PolynomialDecay
 from lightning_sgmcmc.statistics import PerExample
 from tasks.data.kddcup99 import FEATURES, SYMBOLS, KDDCup99Data
-from tasks.experiments import kdd99, reproduce
-from tasks.experiments.cell import Cell
+from tasks.experiments import reproduce
+from tasks.experiments.experiment import Cell
+from tasks.experiments.sgfs import kdd99
 from tasks.nets.drbm import DiscriminativeRBM
 
 ROOT = Path(__file__).resolve().parents[2]

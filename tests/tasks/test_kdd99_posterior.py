@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from lightning_sgmcmc import Target
 from lightning_sgmcmc.statistics import PerExample
-from tasks.experiments import kdd99_posterior as study
-from tasks.experiments.drbm_chains import FlatMachine, Machines, merged
+from tasks.experiments.sgfs import kdd99_posterior as study
+from tasks.experiments.sgfs.drbm_chains import FlatMachine, Machines, merged
 from tasks.nets.drbm import DiscriminativeRBM
 
 MACHINES = Machines(features=3, hidden=2, classes=4)

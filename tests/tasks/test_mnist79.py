@@ -11,7 +11,7 @@ import torch
 from lightning_sgmcmc import SGFS, GaussianPrior
 from lightning_sgmcmc.samplers import Stacked
 from tasks.data.mnist79 import read_idx
-from tasks.experiments import mnist79
+from tasks.experiments.sgfs import mnist79
 from tasks.laplace import laplace
 
 

@@ -16,8 +16,8 @@ from lightning_sgmcmc.chains import starts
 from lightning_sgmcmc.priors import FlatPrior
 from tasks.classification import Classification
 from tasks.data.mnist import MNISTData
-from tasks.experiments import nld
-from tasks.experiments.cell import Cell
+from tasks.experiments.experiment import Cell
+from tasks.experiments.nld import mnist as nld
 from tasks.nets.fan_in_mlp import FanInMLP
 from tests.tasks.test_images import root as mnist_files
 

@@ -11,8 +11,8 @@ import torch
 
 from lightning_sgmcmc import cli
 from tasks.data.pde_perm import PDEPermData
-from tasks.experiments import table2
-from tasks.experiments.table2_references import references
+from tasks.experiments.hasgld import table2
+from tasks.experiments.hasgld.table2_references import references
 from tasks.nets.perm_encoder_decoder import PermEncoderDecoder
 from tasks.surrogates import Regression, relative_errors
 

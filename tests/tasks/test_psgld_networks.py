@@ -16,11 +16,15 @@ from safetensors.torch import load_file
 
 from lightning_sgmcmc import SGLD, load_posterior
 from tasks.data.mnist import IDXFiles, MNISTData
-from tasks.experiments import psgld_cifar, psgld_cnn, psgld_figures, psgld_mnist, reproduce
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments import reproduce
+from tasks.experiments.experiment import Cell, Study
 from tasks.experiments.learning_curve import ENSEMBLE, NETWORK, read_curve
-from tasks.experiments.psgld_networks import Protocol
-from tasks.experiments.psgld_report import Row
+from tasks.experiments.psgld import cifar10 as psgld_cifar
+from tasks.experiments.psgld import figures as psgld_figures
+from tasks.experiments.psgld import mnist as psgld_mnist
+from tasks.experiments.psgld import mnist_cnn as psgld_cnn
+from tasks.experiments.psgld.methods import Protocol
+from tasks.experiments.psgld.report import Row
 from tasks.nets.fan_in_mlp import FanInMLP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +72,7 @@ def test_cells_are_valid_commands(table: Any, cell: Cell, parsed: Any) -> None:
         *(["Distillation"] if "distilled" in cell.name else []),
     ]
     passes = trainer["max_steps"] // trainer["callbacks"][0]["init_args"]["every"]
-    assert passes == {"mnist": 20, "cnn": 4, "cifar": 5}[table.__name__.rsplit("_", 1)[1]] or (
+    assert passes == {psgld_mnist: 20, psgld_cnn: 4, psgld_cifar: 5}[table] or (
         cell.name == "appendix-sgd" and passes == 100
     )
 

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.data.download import data_root
 from tasks.experiments import reproduce
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
 
 Compute = Callable[[Path], dict[str, Any]]
 
@@ -42,7 +42,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.cells = lambda: [Study("first", first), Study("second", second)]  # type: ignore[attr-defined]
     module.render = render  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tasks.experiments.toy", module)
-    monkeypatch.setattr(reproduce, "TABLES", ("toy",))
+    monkeypatch.setattr(reproduce, "TABLES", {"toy": "toy"})
     monkeypatch.setenv("SGMCMC_DATA_ROOT", "elsewhere")
     return module
 
@@ -141,7 +141,7 @@ def test_an_error_of_a_study_is_one_line(table: Any, tmp_path: Path, capsys: Any
 def test_every_registered_table_has_cells_of_distinct_names() -> None:
     from importlib import import_module
 
-    for name in reproduce.TABLES:
+    for name in reproduce.TABLES.values():
         module = import_module(f"tasks.experiments.{name}")
         cells = module.cells()
         assert all(isinstance(cell, (Cell, Study)) for cell in cells)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.experiments import reproduce, sgfs_mnist
-from tasks.experiments.cell import Cell
+from tasks.experiments import reproduce
+from tasks.experiments.experiment import Cell
+from tasks.experiments.sgfs import mnist as sgfs_mnist
 from tasks.nets.mlp import MLP
 from tests.tasks.test_images import root as mnist_files
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from lightning_sgmcmc import SGLD, AveragedLBFGS, SpikeAndSlabPrior
 from lightning_sgmcmc.noise import NoiseStream
-from tasks.experiments import spike_slab
-from tasks.experiments.dense_lbfgs import DenseLBFGS
-from tasks.experiments.gibbs import gibbs
-from tasks.experiments.spike_slab_chains import THINNING, Chains, Data, run
-from tasks.experiments.spike_slab_report import errors, running_means, scores
+from tasks.experiments.hasgld import spike_slab
+from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
+from tasks.experiments.hasgld.gibbs import gibbs
+from tasks.experiments.hasgld.spike_slab_chains import THINNING, Chains, Data, run
+from tasks.experiments.hasgld.spike_slab_report import errors, running_means, scores
 
 # Data
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tasks.data.pde_source import SPE10_NAMES, PDESourceData
-from tasks.experiments import reproduce, table1
-from tasks.experiments.cell import Cell
+from tasks.experiments import reproduce
+from tasks.experiments.experiment import Cell
+from tasks.experiments.hasgld import table1
 from tasks.pde_source import TABLE_1
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ import torch
 import pde
 from lightning_sgmcmc import cli, load_posterior
 from pde.permeability import PRESSURE
-from tasks.experiments import table2, table2_shift
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.hasgld import table2, table2_shift
 from tasks.pde_perm import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]

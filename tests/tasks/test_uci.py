@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_sgmcmc import SGHMC, GaussianPrior, cli, load_posterior
 from tasks.data.table import read_table
 from tasks.data.uci import SETS, UCIData, standard_split
-from tasks.experiments import uci as experiment
+from tasks.experiments.uci import benchmark as experiment
 from tasks.nets.mlp import MLP
 from tasks.uci import PUBLISHED, UCIRegression
 

@@ -25,7 +25,7 @@ from lightning_sgmcmc.samplers import Stacked
 from lightning_sgmcmc.samplers.sgfs import Variant
 from lightning_sgmcmc.statistics import PerExample
 from tasks.data.mnist79 import sevens_and_nines
-from tasks.experiments.cell import Study
+from tasks.experiments.experiment import Study
 from tasks.experiments.logistic_hmc import sample_hmc
 from tasks.laplace import Laplace, laplace
 from tasks.logistic import mean_gradient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tasks.experiments.table1 import METHODS
+from tasks.experiments.hasgld.table1 import METHODS
 from tasks.pde_perm import TABLE_2
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tasks.experiments import table2_report, table2_shift
-from tasks.experiments.cell import Cell, Study
-from tasks.experiments.table1 import METHODS
-from tasks.experiments.table2_references import references
+from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.hasgld import table2_report, table2_shift
+from tasks.experiments.hasgld.table1 import METHODS
+from tasks.experiments.hasgld.table2_references import references
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

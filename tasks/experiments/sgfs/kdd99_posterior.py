@@ -31,10 +31,10 @@ from lightning_sgmcmc.figures import new_figure
 from lightning_sgmcmc.samplers import NonFiniteGradientError, Stacked
 from lightning_sgmcmc.statistics import PerExample
 from tasks.data.kddcup99 import KDDCup99Data
-from tasks.experiments.cell import Study
-from tasks.experiments.drbm_chains import FlatMachine, Machines, merged
+from tasks.experiments.experiment import Study
 from tasks.experiments.loop import sample
-from tasks.experiments.mnist79 import at_budget, pair_extremes
+from tasks.experiments.sgfs.drbm_chains import FlatMachine, Machines, merged
+from tasks.experiments.sgfs.mnist79 import at_budget, pair_extremes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

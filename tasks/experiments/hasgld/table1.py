@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.data.pde_source import SPE10_NAMES, SPE10_URL, find_spe10
-from tasks.experiments.cell import Cell
+from tasks.experiments.experiment import Cell
 from tasks.pde_source import TABLE_1
 
 CONFIG = "table1.yaml"

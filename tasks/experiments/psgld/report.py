@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tasks.experiments.psgld_networks import BATCH
-from tasks.experiments.repeats import mean_and_spread, repeated
+from tasks.experiments.psgld.methods import BATCH
+from tasks.experiments.tables import mean_and_spread, repeated
 
 Result = dict[str, Any]
 Results = dict[str, Result | None]

@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_sgmcmc import HAMCMC, HASGLD, SGHMC, SGLD, Sampler
 from lightning_sgmcmc.figures import new_figure
 from tasks.experiments import gaussians
-from tasks.experiments.cell import Study
+from tasks.experiments.experiment import Study
 from tasks.experiments.gaussians import Linear, Make
 from tasks.experiments.loop import Array
 

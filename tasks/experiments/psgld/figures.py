@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.experiments.learning_curve import ENSEMBLE, NETWORK, read_curve
-from tasks.experiments.psgld_networks import BATCH
-from tasks.experiments.psgld_report import Results, Row, at_temperatures, names_of
+from tasks.experiments.psgld.methods import BATCH
+from tasks.experiments.psgld.report import Results, Row, at_temperatures, names_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.diagnostics import ess
 from lightning_sgmcmc.figures import new_figure
-from tasks.experiments.gibbs import gibbs
+from tasks.experiments.hasgld.gibbs import gibbs
+from tasks.experiments.hasgld.spike_slab_chains import THINNING, Chains, Data, Part
 from tasks.experiments.loop import Array
-from tasks.experiments.spike_slab_chains import THINNING, Chains, Data, Part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lightning_sgmcmc import PSGLD, SGLD, Sampler
 from lightning_sgmcmc.diagnostics import ess, rhat
 from tasks.data.australian import AustralianData
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
 from tasks.experiments.logistic_chains import sample_chains
 from tasks.experiments.logistic_hmc import sample_hmc, standard_error, with_intercept
 from tasks.laplace import laplace

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
 
 #: Examples in a minibatch, in the configuration files of all experiments.
 BATCH = 100

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.data.uci import NUM_SPLITS, SETS
-from tasks.experiments.cell import Cell
+from tasks.experiments.experiment import Cell
 from tasks.uci import PUBLISHED
 
 CONFIG = "../uci_regression.yaml"

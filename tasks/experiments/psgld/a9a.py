@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp, Sampler
 from lightning_sgmcmc.diagnostics import ess, rhat
 from tasks.data.libsvm import A9AData
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
 from tasks.experiments.logistic_chains import sample_chains
 from tasks.experiments.logistic_hmc import sample_hmc, with_intercept
 from tasks.laplace import Laplace, laplace

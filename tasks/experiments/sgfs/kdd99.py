@@ -21,8 +21,8 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_sgmcmc import SGFS
-from tasks.experiments.cell import Cell
-from tasks.experiments.repeats import mean_and_spread, repeated
+from tasks.experiments.experiment import Cell
+from tasks.experiments.tables import mean_and_spread, repeated
 
 CONFIG = "kdd99.yaml"
 #: Training rows of the 10 % file, and of the full one, which the paper has.

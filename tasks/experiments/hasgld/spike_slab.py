@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, SGLD, Sampler, SpikeAndSlabPrior
-from tasks.experiments.cell import Study
-from tasks.experiments.dense_lbfgs import DenseLBFGS
-from tasks.experiments.spike_slab_chains import Chains, Data, run, together
-from tasks.experiments.spike_slab_report import draw, scores, table
+from tasks.experiments.experiment import Study
+from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
+from tasks.experiments.hasgld.spike_slab_chains import Chains, Data, run, together
+from tasks.experiments.hasgld.spike_slab_report import draw, scores, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

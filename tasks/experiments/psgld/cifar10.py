@@ -11,12 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.experiments import psgld_cnn
-from tasks.experiments import psgld_figures as drawn
-from tasks.experiments import psgld_networks as networks
-from tasks.experiments import psgld_report as report
-from tasks.experiments.cell import Cell
-from tasks.experiments.psgld_networks import Protocol
+from tasks.experiments.experiment import Cell
+from tasks.experiments.psgld import figures as drawn
+from tasks.experiments.psgld import methods as networks
+from tasks.experiments.psgld import mnist_cnn as psgld_cnn
+from tasks.experiments.psgld import report
+from tasks.experiments.psgld.methods import Protocol
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.experiments.repeats import mean_and_spread, repeated
+from tasks.experiments.tables import mean_and_spread, repeated
 
 
 def test_chains_and_runs_are_repetitions() -> None:

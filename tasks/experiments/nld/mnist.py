@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.experiments.cell import Cell
-from tasks.experiments.repeats import mean_and_spread, repeated
+from tasks.experiments.experiment import Cell
+from tasks.experiments.tables import mean_and_spread, repeated
 
 CONFIG = "mnist.yaml"
 STEPS, BURN_IN = 50_000, 500

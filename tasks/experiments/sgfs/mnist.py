@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_sgmcmc import SGFS
 from lightning_sgmcmc.figures import new_figure
-from tasks.experiments.cell import Cell
-from tasks.experiments.repeats import mean_and_spread, repeated
+from tasks.experiments.experiment import Cell
+from tasks.experiments.tables import mean_and_spread, repeated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
