@@ -12,12 +12,11 @@ where burn-in ends. The network of the posterior mean (PostMean) belongs to the 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
-import numpy as np
-
-from tasks.experiments.experiment import Cell
-from tasks.experiments.tables import mean_and_spread, repeated
+from tasks.experiments.experiment import Best, Cell, Choices, Experiment
+from tasks.experiments.overrides import OPTIMIZED, component, gaussian, ours, sampler, schedule
+from tasks.experiments.tables import Column, Results, Row, Table, paper_row
 
 CONFIG = "mnist.yaml"
 STEPS, BURN_IN = 50_000, 500
@@ -39,24 +38,13 @@ PUBLISHED = {
 }
 LABELS = {"euclidean": "Euclidean", "rmsprop": "RMSProp", "dop": "DOP", "qdop": "QDOP"}
 POINTS = {"sgd": "SGD", "dropout": "Dropout"}
-#: The samplers' metrics, as published where they adapt. RMSProp's root is of the sum, D + eps, in
-#: the paper; sqrt D + eps here, with a constant memory, is pSGLD's.
+#: The samplers and their metrics, as published where they adapt. RMSProp's root is of the sum,
+#: D + eps, in the paper; sqrt D + eps here, with a constant memory, is pSGLD's.
 METRICS = {
-    "euclidean": (),
-    "rmsprop": (
-        "--model.sampler.preconditioner=lightning_sgmcmc.RMSProp",
-        "--model.sampler.preconditioner.eps=1e-2",
-    ),
-    "dop": (
-        "--model.sampler.preconditioner=lightning_sgmcmc.DiagonalFisher",
-        "--model.sampler.preconditioner.eps=1e-4",
-        "--model.sampler.preconditioner.power=0.5",
-    ),
-    "qdop": (
-        "--model.sampler=lightning_sgmcmc.NaturalLangevin",
-        "--model.sampler.eps=1e-4",
-        "--model.sampler.power=0.5",
-    ),
+    "euclidean": ("SGLD", {}),
+    "rmsprop": ("SGLD", {"preconditioner": ours("RMSProp", eps=1e-2)}),
+    "dop": ("SGLD", {"preconditioner": ours("DiagonalFisher", eps=1e-4, power=0.5)}),
+    "qdop": ("NaturalLangevin", {"eps": 1e-4, "power": 0.5}),
 }
 #: Step sizes and prior variances that the paper chose from, by accuracy on the validation set.
 GRID = {
@@ -72,148 +60,108 @@ VARIANCES = (0.01, 0.1, 1.0)
 STEP = {"euclidean": 0.1, "rmsprop": 0.01, "dop": 0.001, "qdop": 0.001, "sgd": 0.1, "dropout": 1.0}
 #: The metric that DOP has after 500 updates bears no larger step (2.4e-4 at that place).
 FROZEN_STEP = STEP | {"dop": 2e-4}
-COLUMNS = (("train", "nll"), ("train", "error_percent"), ("test", "nll"), ("test", "error_percent"))
+FROZEN = [metric for metric in METRICS if metric != "euclidean"]
+SUFFIXES = {"": "", "-chains": ", several chains", "-frozen": ", C frozen after burn-in"}
+NAMES = {*METRICS, "qdop-chains", *(f"{metric}-frozen" for metric in FROZEN)}
+COLUMNS = [
+    Column(f"{title} ({where})", f"{place}.{{part}}.{name}", digits=digits, **accuracy)
+    for where, place in (("train", "task_details.train"), ("test", "metrics"))
+    for title, name, digits, accuracy in (
+        ("NLL", "nll", 4, {}),
+        ("accuracy", "error_percent", 2, {"scale": -1.0, "offset": 100.0}),
+    )
+]
 
 
 def cells() -> list[Cell]:
     """Return the runs of the table, several chains of the best, then those with a frozen C."""
     found = [point(kind, STEP[kind]) for kind in POINTS]
     found += [langevin(metric, STEP[metric], VARIANCE) for metric in METRICS]
-    qdop = langevin("qdop", STEP["qdop"], VARIANCE)
-    found.append(_named(qdop, "qdop-chains", f"--model.num_chains={CHAINS}"))
-    frozen = [metric for metric in METRICS if metric != "euclidean"]
-    return found + [langevin(m, FROZEN_STEP[m], VARIANCE, frozen=True) for m in frozen]
+    found.append(found[-1].but("qdop-chains", {"model.num_chains": CHAINS}))
+    return found + [langevin(m, FROZEN_STEP[m], VARIANCE, frozen=True) for m in FROZEN]
 
 
 def choices() -> list[Cell]:
     """Return the grid of the paper."""
-    found = [_named(point(kind, lr), f"{kind}-lr{lr:g}") for kind in POINTS for lr in GRID[kind]]
+    found = [point(kind, lr).but(f"{kind}-lr{lr:g}", {}) for kind in POINTS for lr in GRID[kind]]
     return found + [
-        _named(langevin(metric, lr, variance), f"{metric}-lr{lr:g}-variance{variance:g}")
+        langevin(metric, lr, variance).but(f"{metric}-lr{lr:g}-variance{variance:g}", {})
         for metric in METRICS
         for lr in GRID[metric]
         for variance in VARIANCES
     ]
 
 
-def _named(cell: Cell, name: str, *overrides: str) -> Cell:
-    return Cell(name, cell.config, (*cell.overrides, *overrides))
-
-
 def point(kind: str, lr: float) -> Cell:
     """Return a run of SGD without a prior, with dropout or without; its last iterate predicts."""
-    overrides = [
-        *_common(STEPS - 1, thinning=1),
-        "--model.sampler=lightning_sgmcmc.baselines.Optimized",
-        "--model.sampler.prior=lightning_sgmcmc.FlatPrior",
-        f"--model.sampler.lr={lr:g}",
-    ]
-    if kind == "dropout":
-        overrides.append("--model.net.dropout=0.5")
-    return Cell(kind, CONFIG, tuple(overrides))
+    overrides = _run(STEPS - 1, 1, dropout=0.5 * (kind == "dropout"))
+    return Cell(kind, CONFIG, overrides | sampler(OPTIMIZED, lr, ours("FlatPrior")))
 
 
 def langevin(metric: str, lr: float, variance: float, frozen: bool = False) -> Cell:
     """Return a run of Langevin dynamics with one of the metrics."""
-    overrides = [
-        *_common(BURN_IN, thinning=100),
-        *METRICS[metric],
-        f"--model.sampler.lr={lr:g}",
-        f"--model.sampler.prior.variance={variance:g}",
-        f"--model.freeze_preconditioner={str(frozen).lower()}",
-    ]
-    return Cell(metric + "-frozen" * frozen, CONFIG, tuple(overrides))
+    name, settings = METRICS[metric]
+    overrides = _run(BURN_IN, 100) | sampler(name, lr, gaussian(variance), **settings)
+    overrides["model.freeze_preconditioner"] = frozen
+    return Cell(metric + "-frozen" * frozen, CONFIG, overrides)
 
 
-def _common(burn_in: int, thinning: int) -> list[str]:
-    return [
-        "--name=nld",
-        "--model.net=tasks.nets.fan_in_mlp.FanInMLP",
-        "--model.schedule=lightning_sgmcmc.schedules.BlockDecay",
-        "--model.schedule.every=10000",
-        f"--model.burn_in={burn_in}",
-        f"--model.thinning={thinning}",
-        f"--trainer.max_steps={STEPS}",
-        "--data.num_val=10000",
-        "--data.val_from=last",
-        "--data.measure_train=10000",
-    ]
+def _run(burn_in: int, thinning: int, dropout: float = 0.0) -> dict[str, object]:
+    net = {"hidden": [400, 400], "activation": "relu", "outputs": 10, "dropout": dropout}
+    return schedule("BlockDecay", every=10_000) | {
+        "name": "nld",
+        "model.net": component("tasks.nets.fan_in_mlp.FanInMLP", **net),
+        "model.burn_in": burn_in,
+        "model.thinning": thinning,
+        "trainer.max_steps": STEPS,
+        "data.num_val": 10_000,
+        "data.val_from": "last",
+        "data.measure_train": 10_000,
+    }
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the table as Markdown, ours beside the paper's; unfinished runs are hyphens."""
-    if chosen_from:
-        return _render_choices(results)
-    lines = [
+def report(results: Results) -> Iterable[str | Table]:
+    """Return the paper's table and ours."""
+    yield (
         "NLL and accuracy in percent on the first 10,000 training images and on the test set (of "
-        "several chains: mean +- standard deviation of each one's ensemble on the test set).",
-        "",
-        "| method | NLL (train) | accuracy (train) | NLL (test) | accuracy (test) |",
-        "|---|---|---|---|---|",
-    ]
-    for label, numbers in PUBLISHED.items():
-        forms = ("{:.4f}", "{:.2f}") * 2
-        values = [form.format(n) for form, n in zip(forms, numbers, strict=True)]
-        lines.append(f"| *paper*: {label} | {' | '.join(values)} |")
-    for name, label in POINTS.items():
-        lines += _rows(results[name], "ensemble", label)
-    for suffix, note in (
-        ("", ""),
-        ("-chains", ", several chains"),
-        ("-frozen", ", C frozen after burn-in"),
-    ):
-        for kind, of in (("ensemble", "Ensemble"), ("posterior_mean", "PostMean")):
-            for metric, label in LABELS.items():
-                if metric + suffix in results and (kind, suffix) != ("posterior_mean", "-chains"):
-                    lines += _rows(results[metric + suffix], kind, f"{of}, {label}{note}")
-    return "\n".join(lines)
+        "several chains: mean +- standard deviation of each one's ensemble on the test set)."
+    )
+    rows = [paper_row([f"*paper*: {name}"], COLUMNS, line) for name, line in PUBLISHED.items()]
+    rows += [row for name, label in POINTS.items() for row in _rows(results, name, label)]
+    for suffix, note in SUFFIXES.items():
+        for part, of in (("ensemble", "Ensemble"), ("posterior_mean", "PostMean")):
+            for name, label in LABELS.items():
+                if name + suffix in NAMES and (part, suffix) != ("posterior_mean", "-chains"):
+                    rows += _rows(results, name + suffix, f"{of}, {label}{note}", part)
+    yield Table(["method"], COLUMNS, rows)
 
 
-def _rows(run: dict[str, Any] | None, kind: str, label: str) -> list[str]:
-    """Return a run's row; of several chains another for their draws together."""
-    if run is None:
-        return [f"| {label} | - | - | - | - |"]
-    if run["num_chains"] == 1:
-        return [f"| {label} | {_row(run, kind)} |"]
-    if kind == "posterior_mean":
-        return []  # the mean over chains of different starts is nobody's network
-    return [
-        f"| {label}, each chain | {_row(run, kind, together=False)} |",
-        f"| {label}, {run['num_chains']} together | {_row(run, kind)} |",
-    ]
+def _rows(results: Results, name: str, label: str, part: str = "ensemble") -> list[Row]:
+    """Return a run's row; of several chains another for their draws together.
+
+    Of single chains a run measures the test set alone. The mean over chains of different starts is
+    nobody's network: there is no row for it.
+    """
+    run = results.get(name)
+    if run is None or run["num_chains"] == 1:
+        return [Row([label], name, part=part)]
+    if part == "posterior_mean":
+        return []
+    each = {"metrics": {"ensemble": run["task_details"]["chains"]["metrics"]}}
+    together = f"{label}, {run['num_chains']} together"
+    return [Row([f"{label}, each chain"], record=each), Row([together], name)]
 
 
-def _row(run: dict[str, Any], kind: str, together: bool = True) -> str:
-    sets = {"train": run["task_details"]["train"], "test": run["metrics"]}
-    cells = []
-    for where, name in COLUMNS:
-        values = [sets[where][kind][name]]
-        if not together:  # of single chains a run measures the test set alone
-            values = repeated([run], name) if where == "test" else []
-        if name == "error_percent":
-            values = [100 - v for v in values]
-        digits = 2 if name == "error_percent" else 4
-        cells.append(mean_and_spread(values, digits) if values else "")
-    return " | ".join(cells)
-
-
-def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
+ACCURACY = Column(
+    "accuracy", "metrics.ensemble_val.error_percent", scale=-1.0, offset=100.0, better="higher"
+)
+EXPERIMENT = Experiment(
+    cells,
+    report,
+    Choices(
+        choices,
+        [ACCURACY, Column("NLL", "metrics.ensemble_val.nll", digits=4)],
         "Accuracy in percent and NLL of the ensemble on the last 10,000 training images.",
-        "",
-        "| run | accuracy | NLL |",
-        "|---|---|---|",
-    ]
-    found: dict[str, dict[str, float]] = {}
-    for name, run in results.items():
-        values = "- | -"
-        if run is not None:
-            metrics = run["metrics"]["ensemble_val"]
-            accuracy = 100 - metrics["error_percent"]
-            found.setdefault(name.split("-lr")[0], {})[name] = accuracy
-            values = f"{accuracy:.2f} | {metrics['nll']:.4f}"
-        lines.append(f"| {name} | {values} |")
-    best = [
-        names[int(np.argmax(list(of.values())))] for of in found.values() for names in [list(of)]
-    ]
-    return "\n".join([*lines, "", f"Most accurate: {', '.join(best)}."])
+        Best("Most accurate: {}.", ACCURACY, lambda name: (name.split("-lr")[0], name), "{name}"),
+    ),
+)

@@ -10,26 +10,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lightning_sgmcmc.figures import new_figure
+from tasks.experiments.drawing import coloured, draw_lines
 from tasks.experiments.learning_curve import ENSEMBLE, NETWORK, read_curve
 from tasks.experiments.psgld.methods import BATCH
-from tasks.experiments.psgld.report import Results, Row, at_temperatures, names_of
+from tasks.experiments.psgld.report import Method, Methods, at_temperatures, names_of
+from tasks.experiments.tables import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STYLES = ("-", "--", ":", "-.")
-
 
 def curves(
-    results: Results, out: Path, rows: Mapping[str, Row], columns: Mapping[str, str]
+    results: Results, out: Path, methods: Methods, columns: Mapping[str, str]
 ) -> dict[str, Figure]:
     """Return the test error over epochs of all finished runs, one figure a column."""
     found: dict[str, Figure] = {}
     for column, title in columns.items():
         lines = {
-            row.label: points
-            for method, row in rows.items()
-            if len(points := curve(results, out, column, method, row)) > 1
+            method.label: points
+            for name, method in methods.items()
+            if len(points := curve(results, out, column, name, method)) > 1
         }
         if lines:
             found[f"curves_{column}"] = _curves(lines, title)
@@ -37,33 +38,30 @@ def curves(
 
 
 def curve(
-    results: Results, out: Path, column: str, method: str, row: Row
+    results: Results, out: Path, column: str, name: str, method: Method
 ) -> list[tuple[float, float]]:
     """Return epochs and test errors in percent, the mean over the runs of an entry.
 
     Epochs are those of minibatches of 100.
     """
-    if row.curve is None:
+    if method.curve is None:
         return []
     errors: dict[float, list[float]] = {}
-    for name in names_of(results, column, method):
-        result = results[name]
-        if result is None:
-            continue
-        for step, error in read_curve(out / name, ENSEMBLE if row.curve == "ensemble" else NETWORK):
+    of = ENSEMBLE if method.curve == "ensemble" else NETWORK
+    for run in names_of(results, column, name):
+        result = results[run]
+        for step, error in read_curve(out / run, of) if result is not None else []:
+            assert result is not None
             errors.setdefault(step * BATCH / result["num_data"], []).append(error)
     return [(epoch, float(np.mean(values))) for epoch, values in sorted(errors.items())]
 
 
 def _curves(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    figure = new_figure(8, 4.2)
     axes = figure.subplots()
-    for i, (label, points) in enumerate(lines.items()):
-        style = _STYLES[i % len(_STYLES)]
-        axes.plot(*zip(*points, strict=True), style, color=f"C{i % 10}", label=label)
+    draw_lines(axes, lines, coloured())
     axes.set(xlabel="epoch", ylabel="test error, %", yscale="log", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -72,31 +70,25 @@ def _curves(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> F
     return figure
 
 
-def weights(results: Results, out: Path, column: str, rows: Mapping[str, Row]) -> dict[str, Figure]:
+def weights(
+    results: Results, out: Path, column: str, names: Sequence[str], methods: Methods
+) -> dict[str, Figure]:
     """Return histograms of the weights, biases left out, at the end of a column's runs."""
-    from matplotlib.figure import Figure
-
     found = {}
-    for method, row in rows.items():
-        for name in names_of(results, column, method)[:1]:
-            path = out / name / "checkpoints" / "last.ckpt"
-            if results[name] is not None and path.is_file():
-                found[row.label] = last_weights(path)
+    for name in names:
+        for run in names_of(results, column, name)[:1]:
+            path = out / run / "checkpoints" / "last.ckpt"
+            if results[run] is not None and path.is_file():
+                found[methods[name].label] = last_weights(path)
     if not found:
         return {}
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = new_figure(7, 4)
     axes = figure.subplots()
     limit = max(float(np.quantile(np.abs(values), 0.999)) for values in found.values())
-    for i, (label, values) in enumerate(found.items()):
-        axes.hist(
-            np.clip(values, -limit, limit),
-            np.linspace(-limit, limit, 121).tolist(),
-            density=True,
-            histtype="step",
-            ls=_STYLES[i % len(_STYLES)],
-            color=f"C{i}",
-            label=label,
-        )
+    bins = np.linspace(-limit, limit, 121).tolist()
+    for (label, values), look in zip(found.items(), coloured(), strict=False):
+        shown = np.clip(values, -limit, limit)
+        axes.hist(shown, bins, density=True, histtype="step", label=label, **look)
     axes.set(xlabel="weight, last iteration (the ends hold what lies beyond)", ylabel="density")
     axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=7)
@@ -112,24 +104,20 @@ def last_weights(path: Path) -> NDArray[np.float32]:
 
 
 def temperature_figure(
-    results: Results, methods: Sequence[str], rows: Mapping[str, Row]
+    results: Results, names: Sequence[str], methods: Methods
 ) -> dict[str, Figure]:
     """Return log-likelihood per example over the temperature, on both held-out sets."""
-    from matplotlib.figure import Figure
-
-    found = {method: at_temperatures(results, method) for method in methods}
+    found = {name: at_temperatures(results, name) for name in names}
     if not any(len(runs) > 1 for runs in found.values()):
         return {}
-    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    figure = new_figure(6.5, 4)
     axes = figure.subplots()
-    for i, (method, runs) in enumerate(found.items()):
-        for part, style, name in (
-            ("ensemble", "o-", "test"),
-            ("ensemble_val", "s--", "validation"),
-        ):
+    parts = {"test": ("ensemble", "o-"), "validation": ("ensemble_val", "s--")}
+    for i, (name, runs) in enumerate(found.items()):
+        for data, (part, style) in parts.items():
             points = [(run["temperature"], -run["metrics"][part]["nll"]) for run in runs]
             if points:
-                label = f"{rows[method].label.split(',')[0]}, {name}"
+                label = f"{methods[name].label.split(',')[0]}, {data}"
                 axes.plot(*zip(*points, strict=True), style, color=f"C{i}", ms=4, label=label)
     axes.set(xscale="log", xlabel="temperature T", ylabel="log-likelihood of an example, nats")
     axes.axvline(1.0, color="0.6", lw=0.8)

@@ -1,27 +1,38 @@
 """What pSGLD's network experiments share: how long a run is, and its methods as overrides.
 
-Every function returns the part of a command line that makes a run of ``configs/papers`` one of the
-method. Steps are those of the authors' code, ``lr`` on the mean loss.
+Every function returns what makes a run of ``configs/papers`` one of the method. Steps are those of
+the authors' code, ``lr`` on the mean loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.experiment import Cell, Cells
+from tasks.experiments.overrides import (
+    OPTIMIZED,
+    Component,
+    component,
+    gaussian,
+    ours,
+    sampler,
+    schedule,
+)
 
 #: Examples in a minibatch, in the configuration files of all experiments.
 BATCH = 100
-_OPTIMIZED = "lightning_sgmcmc.baselines.Optimized"
+#: Training examples that are held out where something is chosen.
+HELD_OUT = 10_000
 #: Noise-free pSGLD, for the optimizers that the paper compares.
 _OPTIMIZERS = {
-    "sgd": ("torch.optim.SGD",),
-    "rmsprop": ("torch.optim.RMSprop", "alpha=0.99", "eps=1e-5"),
-    "rmsspectral": ("lightning_sgmcmc.baselines.RMSspectral", "alpha=0.99", "eps=1e-5"),
-    "adam": ("torch.optim.Adam",),
+    "sgd": component("torch.optim.SGD"),
+    "rmsprop": component("torch.optim.RMSprop", alpha=0.99, eps=1e-5),
+    "rmsspectral": ours("baselines.RMSspectral", alpha=0.99, eps=1e-5),
+    "adam": component("torch.optim.Adam"),
 }
 
 
@@ -60,6 +71,14 @@ class Protocol:
         """Return the same protocol for another number of training examples."""
         return replace(self, num_data=num_data)
 
+    def draws(self, burn_in: int, thinning: int | None = None) -> dict[str, Any]:
+        """Return the override that states which states are draws."""
+        return {"model.burn_in": burn_in, "model.thinning": thinning or self.thinning}
+
+    def halved(self) -> dict[str, Any]:
+        """Return the override for a step that is halved every ``decay`` epochs."""
+        return schedule("BlockDecay", every=self.decay * self.epoch)
+
 
 def on_gpu() -> bool:
     """Return whether runs are on a GPU."""
@@ -71,7 +90,7 @@ def repetitions() -> int:
     return 10 if on_gpu() else 3
 
 
-def left_out(cells: Sequence[Cell | Study], cost: str) -> tuple[list[str], str]:
+def left_out(cells: Cells, cost: str) -> tuple[list[str], str]:
     """Return the cells that this machine is too slow for, or need not run, and why.
 
     Args:
@@ -90,88 +109,71 @@ def left_out(cells: Sequence[Cell | Study], cost: str) -> tuple[list[str], str]:
     )
 
 
-def common(protocol: Protocol) -> tuple[str, ...]:
+def common(protocol: Protocol, callbacks: Sequence[Component] = ()) -> dict[str, Any]:
     """Return what every run says: its length, its repetitions and what it writes."""
-    return (
-        f"--trainer.max_steps={protocol.steps}",
-        f"--model.num_chains={protocol.repetitions}",
-        f"--checkpoint_every={protocol.epoch}",
-        "--trainer.callbacks+=tasks.experiments.learning_curve.LearningCurve",
-        f"--trainer.callbacks.every={protocol.epoch}",
-    )
+    curve = component("tasks.experiments.learning_curve.LearningCurve", every=protocol.epoch)
+    return {
+        "trainer.max_steps": protocol.steps,
+        "model.num_chains": protocol.repetitions,
+        "checkpoint_every": protocol.epoch,
+        "trainer.callbacks": [curve, *callbacks],
+    }
 
 
-def published_psgld(protocol: Protocol, lr: float, variance: float) -> tuple[str, ...]:
-    """Return pSGLD as in the authors' code: T = 1/N, C adapts all along, the step is halved."""
-    return (
-        f"--model.sampler.lr={lr}",
-        f"--model.sampler.temperature={1 / protocol.num_data!r}",
-        f"--model.sampler.prior.variance={variance}",
-        "--model.sampler.preconditioner=lightning_sgmcmc.RMSProp",
-        "--model.sampler.preconditioner.start_at_gradient=true",
-        "--model.freeze_preconditioner=false",
-        *_halved(protocol),
-        *_along_the_way(protocol, min(300, protocol.steps // 10)),
-    )
+def trials(runs: Mapping[str, Cell], grid: Mapping[str, Sequence[float]]) -> list[Cell]:
+    """Return each method's run at the step sizes to choose from, on held-out examples."""
+    return [
+        runs[method].but(
+            f"trial-{method}-{lr:g}", {"data.num_val": HELD_OUT, "model.sampler.lr": lr}
+        )
+        for method, steps in grid.items()
+        for lr in steps
+    ]
 
 
-def published_sgld(protocol: Protocol, lr: float) -> tuple[str, ...]:
+def published(protocol: Protocol, lr: float, **metric: Any) -> dict[str, Any]:
     """Return SGLD as in the authors' code: T = 1/N, the step is halved."""
+    prior, T = metric.pop("prior", gaussian(1.0)), 1 / protocol.num_data
     return (
-        f"--model.sampler.lr={lr}",
-        f"--model.sampler.temperature={1 / protocol.num_data!r}",
-        *_halved(protocol),
-        *_along_the_way(protocol, min(300, protocol.steps // 10)),
+        sampler("SGLD", lr, prior, temperature=T, **metric)
+        | protocol.halved()
+        | protocol.draws(min(300, protocol.steps // 10))
     )
 
 
-def psgld(
-    protocol: Protocol, lr: float, variance: float, temperature: float = 1.0
-) -> tuple[str, ...]:
-    """Return pSGLD with the posterior for its law: C freezes after a fifth of the run."""
-    return (
-        "--model.sampler=lightning_sgmcmc.PSGLD",
-        f"--model.sampler.lr={lr}",
-        f"--model.sampler.temperature={temperature!r}",
-        f"--model.sampler.prior.variance={variance}",
-        *_along_the_way(protocol, protocol.steps // 5),
-    )
+def published_psgld(protocol: Protocol, lr: float, variance: float) -> dict[str, Any]:
+    """Return pSGLD as in the authors' code: T = 1/N, C adapts all along, the step is halved."""
+    metric = ours("RMSProp", start_at_gradient=True)
+    adapting = {"model.freeze_preconditioner": False}
+    return published(protocol, lr, prior=gaussian(variance), preconditioner=metric) | adapting
 
 
-def sgld(protocol: Protocol, lr: float) -> tuple[str, ...]:
-    """Return SGLD at T = 1 with a constant step; a fifth of the run is burn-in."""
-    return (
-        f"--model.sampler.lr={lr}",
-        "--model.sampler.temperature=1.0",
-        *_along_the_way(protocol, protocol.steps // 5),
-    )
+def posterior(protocol: Protocol, name: str, lr: float, variance: float = 1.0) -> dict[str, Any]:
+    """Return SGLD or PSGLD with the posterior for its law: C freezes after a fifth of the run."""
+    drawn = sampler(name, lr, gaussian(variance), temperature=1.0)
+    return drawn | protocol.draws(protocol.steps // 5)
 
 
-def sghmc(protocol: Protocol, temperature: float = 1.0) -> tuple[str, ...]:
+def sghmc(protocol: Protocol) -> dict[str, Any]:
     """Return underdamped Langevin dynamics after Adam, the recipe of ``configs/mnist.yaml``."""
+    adam = {"optimizer": component("torch.optim.Adam", lr=1e-3), "steps": protocol.steps // 4}
+    metric = ours("RMSProp", eps=1e-12, floor=0.5)
     return (
-        "--model.sampler=lightning_sgmcmc.SGHMC",
-        "--model.sampler.lr=auto",
-        "--model.sampler.momentum=0.99",
-        f"--model.sampler.temperature={temperature!r}",
-        "--model.sampler.prior.variance=0.1",
-        "--model.sampler.preconditioner=lightning_sgmcmc.RMSProp",
-        "--model.sampler.preconditioner.eps=1e-12",
-        "--model.sampler.preconditioner.floor=0.5",
-        "--model.step_fraction=0.02",
-        "--model.burn_in_optimizer.optimizer=torch.optim.Adam",
-        "--model.burn_in_optimizer.optimizer.lr=1e-3",
-        f"--model.burn_in_optimizer.steps={protocol.steps // 4}",
-        *_along_the_way(protocol, 3 * protocol.steps // 8),
+        sampler(
+            "SGHMC", "auto", gaussian(0.1), momentum=0.99, temperature=1.0, preconditioner=metric
+        )
+        | {"model.step_fraction": 0.02, "model.burn_in_optimizer": adam}
+        | protocol.draws(3 * protocol.steps // 8)
     )
 
 
-def optimized(protocol: Protocol, optimizer: str, lr: float) -> tuple[str, ...]:
+def optimized(protocol: Protocol, optimizer: str, lr: float) -> dict[str, Any]:
     """Return an optimizer whose last iterate is kept, its step halved; weight decay 1/N."""
-    return (*_optimizer(optimizer, lr), *_halved(protocol), *_last(protocol))
+    drawn = sampler(OPTIMIZED, lr, gaussian(1.0), optimizer=_OPTIMIZERS[optimizer])
+    return drawn | protocol.halved() | protocol.draws(protocol.steps - 1, 1)
 
 
-def compared(method: str, protocol: Protocol, step: Mapping[str, float]) -> tuple[str, ...]:
+def compared(method: str, protocol: Protocol, step: Mapping[str, float]) -> dict[str, Any]:
     """Return one of the methods that all experiments have.
 
     Args:
@@ -185,69 +187,30 @@ def compared(method: str, protocol: Protocol, step: Mapping[str, float]) -> tupl
     lr = step[method if method in step else method.removesuffix("-published")]
     if method == "psgld-published":
         return published_psgld(protocol, lr, 1.0)
-    if method == "psgld":
-        return psgld(protocol, lr, 1.0)
     if method == "sgld-published":
-        return published_sgld(protocol, lr)
-    if method == "sgld":
-        return sgld(protocol, lr)
+        return published(protocol, lr)
+    if method in ("psgld", "sgld"):
+        return posterior(protocol, method.upper(), lr)
     return optimized(protocol, method, lr)
 
 
-def deep_ensemble(protocol: Protocol, networks: int = 5) -> tuple[str, ...]:
+def deep_ensemble(protocol: Protocol, networks: int = 5) -> dict[str, Any]:
     """Return networks fitted by Adam, each from its own start; weight decay 1/N.
 
     Comes after :func:`common`.
     """
     return (
-        *_optimizer("adam", 1e-3),
-        "--model.schedule=lightning_sgmcmc.schedules.WarmupCosine",
-        f"--model.schedule.steps={protocol.steps}",
-        f"--model.num_chains={networks}",
-        *_last(protocol),
+        optimized(protocol, "adam", 1e-3)
+        | schedule("WarmupCosine", steps=protocol.steps)
+        | {"model.num_chains": networks}
     )
 
 
-def bayes_by_backprop(protocol: Protocol, lr: float, prior: tuple[str, ...]) -> tuple[str, ...]:
-    """Return Bayes by Backprop, fitted for 19/20 of the run, then 100 draws of q.
-
-    Args:
-        protocol: How long.
-        lr: Step size of Adam on the mean loss.
-        prior: The prior's class, and arguments such as ``variance=1.0``.
-    """
+def bayes_by_backprop(protocol: Protocol, lr: float, prior: Component) -> dict[str, Any]:
+    """Return Bayes by Backprop, fitted by Adam for 19/20 of the run, then 100 draws of q."""
     drawing = protocol.steps // 20
     return (
-        "--model.sampler=lightning_sgmcmc.baselines.BayesByBackprop",
-        f"--model.sampler.lr={lr}",
-        f"--model.sampler.prior=lightning_sgmcmc.{prior[0]}",
-        *(f"--model.sampler.prior.{argument}" for argument in prior[1:]),
-        *_halved(protocol),
-        f"--model.burn_in={protocol.steps - drawing}",
-        f"--model.thinning={max(1, drawing // 100)}",
+        sampler("baselines.BayesByBackprop", lr, prior)
+        | protocol.halved()
+        | protocol.draws(protocol.steps - drawing, max(1, drawing // 100))
     )
-
-
-def _optimizer(name: str, lr: float) -> tuple[str, ...]:
-    path, *arguments = _OPTIMIZERS[name]
-    return (
-        f"--model.sampler={_OPTIMIZED}",
-        f"--model.sampler.lr={lr}",
-        f"--model.sampler.optimizer={path}",
-        *(f"--model.sampler.optimizer.{argument}" for argument in arguments),
-    )
-
-
-def _halved(protocol: Protocol) -> tuple[str, ...]:
-    return (
-        "--model.schedule=lightning_sgmcmc.schedules.BlockDecay",
-        f"--model.schedule.every={protocol.decay * protocol.epoch}",
-    )
-
-
-def _along_the_way(protocol: Protocol, burn_in: int) -> tuple[str, ...]:
-    return (f"--model.burn_in={burn_in}", f"--model.thinning={protocol.thinning}")
-
-
-def _last(protocol: Protocol) -> tuple[str, ...]:
-    return (f"--model.burn_in={protocol.steps - 1}", "--model.thinning=1")

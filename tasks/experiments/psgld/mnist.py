@@ -15,23 +15,25 @@ collect.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.experiment import Cell, Experiment, Study
+from tasks.experiments.overrides import component, gaussian, ours
 from tasks.experiments.psgld import figures as drawn
-from tasks.experiments.psgld import methods as networks
-from tasks.experiments.psgld import report
-from tasks.experiments.psgld.methods import Protocol
-from tasks.experiments.psgld.report import Row
+from tasks.experiments.psgld import methods, report
+from tasks.experiments.psgld.methods import HELD_OUT, Protocol, repetitions
+from tasks.experiments.psgld.report import Method
 from tasks.experiments.psgld.students import distilled, mc_dropout
+from tasks.experiments.tables import Results, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONFIG = "mnist.yaml"
+CONFIG, FAN_IN = "mnist.yaml", "tasks.nets.fan_in_mlp.FanInMLP"
 COLUMNS = {
     "400": "400-400",
     "800": "800-800",
@@ -52,29 +54,29 @@ PAPER = {
     "BPB, scale mixture*": (1.32, 1.34, 1.32),
     "SGD, dropout*": (1.51, 1.33, 1.36),
 }
-ROWS = {
-    "psgld-published-100": Row(
+METHODS = {
+    "psgld-published-100": Method(
         "pSGLD, sigma^2 = 100, published code (T = 1/N)", "ensemble", "pSGLD (sigma^2 = 100)"
     ),
-    "psgld-100": Row(
+    "psgld-100": Method(
         "pSGLD, sigma^2 = 100, posterior (T = 1)", "ensemble", "pSGLD (sigma^2 = 100)"
     ),
-    "psgld-published-1": Row(
+    "psgld-published-1": Method(
         "pSGLD, sigma^2 = 1, published code (T = 1/N)", "ensemble", "pSGLD (sigma^2 = 1)"
     ),
-    "psgld-1": Row("pSGLD, sigma^2 = 1, posterior (T = 1)", "ensemble", "pSGLD (sigma^2 = 1)"),
-    "distilled": Row("distilled pSGLD, sigma^2 = 1, published code", paper="distilled pSGLD"),
-    "sgld-published": Row("SGLD, published code (T = 1/N)", "ensemble", "SGLD"),
-    "sgld": Row("SGLD, posterior (T = 1)", "ensemble", "SGLD"),
-    "rmsprop": Row("RMSprop", "network", "RMSprop"),
-    "rmsspectral": Row("RMSspectral", "network", "RMSspectral"),
-    "sgd": Row("SGD", "network", "SGD"),
-    "bbb-gaussian": Row("Bayes by Backprop, Gaussian", "network", "BPB, Gaussian*"),
-    "bbb-mixture": Row("Bayes by Backprop, scale mixture", "network", "BPB, scale mixture*"),
-    "dropout": Row("SGD, dropout", "network", "SGD, dropout*"),
-    "mc-dropout": Row("SGD, MC dropout, 100 masks"),
-    "sghmc": Row("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
-    "deep-ensemble": Row("deep ensemble of 5 (Adam)", together=True),
+    "psgld-1": Method("pSGLD, sigma^2 = 1, posterior (T = 1)", "ensemble", "pSGLD (sigma^2 = 1)"),
+    "distilled": Method("distilled pSGLD, sigma^2 = 1, published code", paper="distilled pSGLD"),
+    "sgld-published": Method("SGLD, published code (T = 1/N)", "ensemble", "SGLD"),
+    "sgld": Method("SGLD, posterior (T = 1)", "ensemble", "SGLD"),
+    "rmsprop": Method("RMSprop", "network", "RMSprop"),
+    "rmsspectral": Method("RMSspectral", "network", "RMSspectral"),
+    "sgd": Method("SGD", "network", "SGD"),
+    "bbb-gaussian": Method("Bayes by Backprop, Gaussian", "network", "BPB, Gaussian*"),
+    "bbb-mixture": Method("Bayes by Backprop, scale mixture", "network", "BPB, scale mixture*"),
+    "dropout": Method("SGD, dropout", "network", "SGD, dropout*"),
+    "mc-dropout": Method("SGD, MC dropout, 100 masks"),
+    "sghmc": Method("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
+    "deep-ensemble": Method("deep ensemble of 5 (Adam)", together=True),
 }
 #: Runs of one repetition each.
 SEEDS = 3
@@ -93,8 +95,8 @@ STEP = {
 }
 #: e^0 and e^-6 are of the paper's grid.
 BBB_PRIOR = {
-    "bbb-gaussian": ("GaussianPrior", "variance=1.0"),
-    "bbb-mixture": ("ScaleMixturePrior", "pi=0.5", "std1=1.0", "std2=0.0025"),
+    "bbb-gaussian": gaussian(1.0),
+    "bbb-mixture": ours("ScaleMixturePrior", pi=0.5, std1=1.0, std2=0.0025),
 }
 #: Step sizes to choose from.
 GRID = {
@@ -105,12 +107,11 @@ GRID = {
     "bbb-gaussian": (3e-4, 1e-3, 3e-3),
     "bbb-mixture": (3e-4, 1e-3, 3e-3),
 }
-HELD_OUT = 10_000
 TEMPERED = ("sghmc", "psgld-1")
 #: Temperatures below 1 and above 1/N, which is 2e-5 with these examples held out.
 TEMPERATURES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 #: Of the sweep alone: at .02 the noise of minibatches heats cold chains, at 1/N they diverge.
-TEMPERED_OPTIONS = {"sghmc": ("--model.step_fraction=0.005",)}
+TEMPERED_OPTIONS = {"sghmc": {"model.step_fraction": 0.005}}
 #: Weight histograms: Figure 4a.
 HISTOGRAM = ("psgld-published-100", "psgld-published-1", "sgld-published", "rmsprop", "sgd")
 
@@ -119,36 +120,31 @@ def protocol(column: str) -> Protocol:
     """Return the paper's protocol for its networks, a fifth of it for the reduced one."""
     if column == "reduced":
         return Protocol(epochs=20, decay=4, repetitions=2)
-    return Protocol(epochs=100, decay=20, repetitions=networks.repetitions())
+    return Protocol(epochs=100, decay=20, repetitions=repetitions())
 
 
 def cells() -> list[Cell | Study]:
     """Return the cells of every column, then those at other temperatures."""
     found: list[Cell | Study] = []
     for column in COLUMNS:
-        for method in ROWS:
+        for method in METHODS:
             found += _cells(column, method)
     return found + temperatures()
 
 
 def _cells(column: str, method: str) -> list[Cell | Study]:
     """Return a method's runs, and what collects them."""
-    name = f"{column}-{method}"
+    name, seeds = f"{column}-{method}", 1 if column == "reduced" else SEEDS
     if method == "mc-dropout":
-        collect = partial(mc_dropout, name=f"{column}-dropout")
-        return [Study(name, partial(collect, seeds=_seeds(column)))]
+        return [Study(name, partial(mc_dropout, name=f"{column}-dropout", seeds=seeds))]
     if method not in ("dropout", "distilled"):
         return [cell(column, method, protocol(column))]
     found: list[Cell | Study] = [
-        cell(column, method, protocol(column), seed) for seed in range(_seeds(column))
+        cell(column, method, protocol(column), seed) for seed in range(seeds)
     ]
     if method == "distilled":
-        found.append(Study(name, partial(distilled, name=name, seeds=_seeds(column))))
+        found.append(Study(name, partial(distilled, name=name, seeds=seeds)))
     return found
-
-
-def _seeds(column: str) -> int:
-    return 1 if column == "reduced" else SEEDS
 
 
 def cell(column: str, method: str, length: Protocol, seed: int | None = None) -> Cell:
@@ -156,50 +152,46 @@ def cell(column: str, method: str, length: Protocol, seed: int | None = None) ->
 
     Args:
         column: Of ``COLUMNS``.
-        method: Of ``ROWS``, but for ``mc-dropout``.
+        method: Of ``METHODS``, but for ``mc-dropout``.
         length: How long.
         seed: Of a run that is one repetition.
     """
-    width = WIDTHS[column]
-    overrides = [f"--model.net.hidden=[{width},{width}]", *networks.common(length)]
+    net: dict[str, Any] = {"hidden": [WIDTHS[column]] * 2, "activation": "relu", "outputs": 10}
+    callbacks = [_student(net)] if method == "distilled" else []
+    overrides = methods.common(length, callbacks) | {"model.net.hidden": net["hidden"]}
     if method != "sghmc":
-        overrides += ["--model.net=tasks.nets.fan_in_mlp.FanInMLP", "--data.scale=126"]
+        net["dropout"] = 0.5 * (method == "dropout")
+        overrides.pop("model.net.hidden")
+        overrides |= {"model.net": component(FAN_IN, **net), "data.scale": "126"}
     name = f"{column}-{method}"
     if seed is not None:
         name += f"-seed{seed}"
-        overrides += [f"--seed_everything={seed}", "--model.num_chains=1"]
-    return Cell(name, CONFIG, (*overrides, *_method(method, length, width)))
+        overrides |= {"seed_everything": seed, "model.num_chains": 1}
+    return Cell(name, CONFIG, overrides | _method(method, length))
 
 
-def _method(method: str, length: Protocol, width: int) -> tuple[str, ...]:
+def _method(method: str, length: Protocol) -> dict[str, Any]:
     variance = 100.0 if method.endswith("-100") else 1.0
-    if method == "distilled":
-        return (*networks.published_psgld(length, STEP["psgld"], 1.0), *_student(width))
-    if method.startswith("psgld-published"):
-        return networks.published_psgld(length, STEP["psgld"], variance)
+    if method == "distilled" or method.startswith("psgld-published"):
+        return methods.published_psgld(length, STEP["psgld"], variance)
     if method.startswith("psgld"):
-        return networks.psgld(length, STEP["psgld"], variance)
+        return methods.posterior(length, "PSGLD", STEP["psgld"], variance)
     if method == "deep-ensemble":
-        return networks.deep_ensemble(length)
+        return methods.deep_ensemble(length)
     if method in BBB_PRIOR:
-        return networks.bayes_by_backprop(length, STEP[method], BBB_PRIOR[method])
+        return methods.bayes_by_backprop(length, STEP[method], BBB_PRIOR[method])
     if method == "dropout":
-        net = ("--model.net.dropout=0.5", "--model.draw_budget=1")
-        return (*net, *networks.optimized(length, "sgd", STEP["dropout"]))
-    return networks.compared(method, length, STEP)
+        return {"model.draw_budget": 1} | methods.optimized(length, "sgd", STEP[method])
+    return methods.compared(method, length, STEP)
 
 
-def _student(width: int) -> tuple[str, ...]:
-    return (
-        "--trainer.callbacks+=lightning_sgmcmc.callbacks.Distillation",
-        "--trainer.callbacks.student=tasks.nets.fan_in_mlp.FanInMLP",
-        f"--trainer.callbacks.student.hidden=[{width},{width}]",
-        "--trainer.callbacks.student.inputs=784",
-        "--trainer.callbacks.student.outputs=10",
-        "--trainer.callbacks.optimizer=torch.optim.Adam",
-        "--trainer.callbacks.optimizer.lr=1e-4",
-        "--trainer.callbacks.noise_std=0.1",
-        "--trainer.callbacks.prior_precision=0.1",
+def _student(net: dict[str, Any]) -> dict[str, Any]:
+    return ours(
+        "callbacks.Distillation",
+        student=component(FAN_IN, inputs=784, **net),
+        optimizer=component("torch.optim.Adam", lr=1e-4),
+        noise_std=0.1,
+        prior_precision=0.1,
     )
 
 
@@ -209,43 +201,38 @@ def temperatures() -> list[Cell | Study]:
     found: list[Cell | Study] = []
     for method in TEMPERED:
         for value in (1 / length.num_data, *TEMPERATURES):
+            tempered = {"data.num_val": HELD_OUT, "model.sampler.temperature": value}
+            tempered |= TEMPERED_OPTIONS.get(method, {})
             run = cell("reduced", method, length)
-            tempered = (f"--data.num_val={HELD_OUT}", f"--model.sampler.temperature={value!r}")
-            name = f"temperature-{method}-{value:g}"
-            options = (*run.overrides, *tempered, *TEMPERED_OPTIONS.get(method, ()))
-            found.append(Cell(name, CONFIG, options))
+            found.append(run.but(f"temperature-{method}-{value:g}", tempered))
     return found
 
 
 def choices() -> list[Cell | Study]:
     """Return the runs to choose steps from: one chain, 10,000 held-out training examples."""
     length = replace(protocol("reduced"), repetitions=1).with_data(60_000 - HELD_OUT)
-    found: list[Cell | Study] = []
-    for method, steps in GRID.items():
-        for lr in steps:
-            run = cell("reduced", method, length, 0 if method == "dropout" else None)
-            tried = (f"--data.num_val={HELD_OUT}", f"--model.sampler.lr={lr}")
-            found.append(Cell(f"trial-{method}-{lr:g}", CONFIG, (*run.overrides, *tried)))
-    return found + temperatures()
+    alone = {"dropout": 0}
+    runs = {method: cell("reduced", method, length, alone.get(method)) for method in GRID}
+    return [*methods.trials(runs, GRID), *temperatures()]
 
 
 def left_out() -> tuple[list[str], str]:
     """Return the cells that this machine is too slow for, or need not run, and why."""
-    return networks.left_out(cells(), "half an hour to some hours each")
+    return methods.left_out(cells(), "half an hour to some hours each")
 
 
-def render(results: report.Results, chosen_from: bool) -> str:
-    """Return the paper's table beside ours, and what each run of ours was."""
-    if chosen_from:
-        return report.render_choices(results)
-    lines = report.render(results, ROWS, COLUMNS, PAPER)
-    tempered = report.temperature_table(results, TEMPERED, ROWS)
-    return "\n".join([*lines, *(["", *tempered] if tempered else [])])
+def tables(results: Results) -> Iterator[str | Table]:
+    """Yield the paper's table beside ours, what each run of ours was, and the temperatures."""
+    yield from report.report(results, METHODS, COLUMNS, PAPER)
+    yield from report.temperature_table(results, TEMPERED, METHODS)
 
 
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return learning curves (Figures 4b and 7), weights (Figure 4a) and the temperature curve."""
-    found = drawn.curves(results, out, ROWS, COLUMNS)
+    found = drawn.curves(results, out, METHODS, COLUMNS)
     for column in ("1200", "reduced"):
-        found |= drawn.weights(results, out, column, {name: ROWS[name] for name in HISTOGRAM})
-    return found | drawn.temperature_figure(results, TEMPERED, ROWS)
+        found |= drawn.weights(results, out, column, HISTOGRAM, METHODS)
+    return found | drawn.temperature_figure(results, TEMPERED, METHODS)
+
+
+EXPERIMENT = Experiment(cells, tables, report.choices(choices), left_out, figures)

@@ -13,18 +13,10 @@ posterior.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from tasks.experiments.experiment import Cell
-from tasks.experiments.psgld import figures as drawn
-from tasks.experiments.psgld import methods as networks
-from tasks.experiments.psgld import report
-from tasks.experiments.psgld.methods import Protocol
-from tasks.experiments.psgld.report import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from tasks.experiments.experiment import Cell, Experiment
+from tasks.experiments.psgld import figures, methods, report
+from tasks.experiments.psgld.methods import HELD_OUT, Protocol
+from tasks.experiments.psgld.report import Method
 
 CONFIG = "mnist_cnn.yaml"
 COLUMNS = {
@@ -32,7 +24,7 @@ COLUMNS = {
     "appendix": "32-64, 500",
     "reduced": "32-64, 200-200, 4 epochs",
 }
-HIDDEN = {"text": "[200,200]", "appendix": "[500]", "reduced": "[200,200]"}
+HIDDEN = {"text": [200, 200], "appendix": [500], "reduced": [200, 200]}
 #: Tables 3 and 4: test error in percent. Of Table 4 the text has two numbers.
 PAPER = {
     "pSGLD": (0.45, 0.56),
@@ -41,16 +33,16 @@ PAPER = {
     "RMSspectral": (0.78, None),
     "SGD": (0.82, 0.81),
 }
-ROWS = {
-    "psgld-published": Row("pSGLD, published code (T = 1/N)", "ensemble", "pSGLD"),
-    "psgld-chosen": Row("pSGLD, published code (T = 1/N), step 3e-4", "ensemble", "pSGLD"),
-    "psgld": Row("pSGLD, posterior (T = 1)", "ensemble", "pSGLD"),
-    "sgld-published": Row("SGLD, published code (T = 1/N)", "ensemble", "SGLD"),
-    "sgld": Row("SGLD, posterior (T = 1)", "ensemble", "SGLD"),
-    "rmsprop": Row("RMSprop", "network", "RMSprop"),
-    "rmsspectral": Row("RMSspectral", "network", "RMSspectral"),
-    "sgd": Row("SGD", "network", "SGD"),
-    "sghmc": Row("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
+METHODS = {
+    "psgld-published": Method("pSGLD, published code (T = 1/N)", "ensemble", "pSGLD"),
+    "psgld-chosen": Method("pSGLD, published code (T = 1/N), step 3e-4", "ensemble", "pSGLD"),
+    "psgld": Method("pSGLD, posterior (T = 1)", "ensemble", "pSGLD"),
+    "sgld-published": Method("SGLD, published code (T = 1/N)", "ensemble", "SGLD"),
+    "sgld": Method("SGLD, posterior (T = 1)", "ensemble", "SGLD"),
+    "rmsprop": Method("RMSprop", "network", "RMSprop"),
+    "rmsspectral": Method("RMSspectral", "network", "RMSspectral"),
+    "sgd": Method("SGD", "network", "SGD"),
+    "sghmc": Method("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
 }
 #: Step sizes on the mean loss, the smaller of the paper's two; ours of RMSspectral and pSGLD at
 #: T = 1.
@@ -75,7 +67,6 @@ GRID = {
     "rmsspectral": (1e-5, 3e-5, 1e-4),
     "sgd": (0.1, 0.2),
 }
-HELD_OUT = 10_000
 
 
 def protocol(column: str) -> Protocol:
@@ -83,12 +74,12 @@ def protocol(column: str) -> Protocol:
     if column == "reduced":
         return Protocol(epochs=4, decay=2, repetitions=1)
     epochs, decay = (20, 10) if column == "text" else (100, 20)
-    return Protocol(epochs=epochs, decay=decay, repetitions=networks.repetitions())
+    return Protocol(epochs=epochs, decay=decay, repetitions=methods.repetitions())
 
 
 def cells() -> list[Cell]:
     """Return the cells of every column."""
-    return [cell(column, method, protocol(column)) for column in COLUMNS for method in ROWS]
+    return [cell(column, method, protocol(column)) for column in COLUMNS for method in METHODS]
 
 
 def cell(column: str, method: str, length: Protocol) -> Cell:
@@ -96,43 +87,29 @@ def cell(column: str, method: str, length: Protocol) -> Cell:
 
     Args:
         column: Of ``COLUMNS``.
-        method: Of ``ROWS``.
+        method: Of ``METHODS``.
         length: How long.
     """
-    overrides = (f"--model.net.hidden={HIDDEN[column]}", *networks.common(length))
-    if method == "sghmc":
-        overrides += ("--data.scale=unit",)
+    scale = {"data.scale": "unit"} if method == "sghmc" else {}
+    overrides = methods.common(length) | {"model.net.hidden": HIDDEN[column]} | scale
     if method == "psgld-chosen":
-        run = networks.published_psgld(length, STEP[method], 1.0)
+        overrides |= methods.published_psgld(length, STEP[method], 1.0)
     else:
-        run = networks.compared(method, length, STEP)
-    return Cell(f"{column}-{method}", CONFIG, (*overrides, *run))
+        overrides |= methods.compared(method, length, STEP)
+    return Cell(f"{column}-{method}", CONFIG, overrides)
 
 
 def choices() -> list[Cell]:
     """Return the runs to choose steps from, on 10,000 held-out training examples."""
     length = protocol("reduced").with_data(60_000 - HELD_OUT)
-    found = []
-    for method, steps in GRID.items():
-        for lr in steps:
-            run = cell("reduced", method, length)
-            tried = (f"--data.num_val={HELD_OUT}", f"--model.sampler.lr={lr}")
-            found.append(Cell(f"trial-{method}-{lr:g}", CONFIG, (*run.overrides, *tried)))
-    return found
+    return methods.trials({method: cell("reduced", method, length) for method in GRID}, GRID)
 
 
-def left_out() -> tuple[list[str], str]:
-    """Return the cells that this machine is too slow for, or need not run, and why."""
-    return networks.left_out(cells(), "an hour or more each, half a day of the appendix's,")
-
-
-def render(results: report.Results, chosen_from: bool) -> str:
-    """Return the paper's tables beside ours, and what each run of ours was."""
-    if chosen_from:
-        return report.render_choices(results)
-    return "\n".join(report.render(results, ROWS, COLUMNS, PAPER))
-
-
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
-    """Return learning curves: Figures 5 and 8."""
-    return drawn.curves(results, out, ROWS, COLUMNS)
+EXPERIMENT = Experiment(
+    cells,
+    lambda results: report.report(results, METHODS, COLUMNS, PAPER),
+    report.choices(choices),
+    lambda: methods.left_out(cells(), "an hour or more each, half a day of the appendix's,"),
+    # Learning curves: Figures 5 and 8.
+    lambda results, out: figures.curves(results, out, METHODS, COLUMNS),
+)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from tasks.experiments.experiment import Best, Cells, Choices, by_rightmost_dash
 from tasks.experiments.psgld.methods import BATCH
-from tasks.experiments.tables import mean_and_spread, repeated
-
-Result = dict[str, Any]
-Results = dict[str, Result | None]
+from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row, repeated
 
 
 @dataclass(frozen=True)
-class Row:
+class Method:
     """A method of a table.
 
     Attributes:
@@ -31,6 +29,9 @@ class Row:
     together: bool = False
 
 
+Methods = Mapping[str, Method]
+
+
 def names_of(results: Results, column: str, method: str) -> list[str]:
     """Return the cells that make up an entry: one, or one run for each seed."""
     name = f"{column}-{method}"
@@ -39,139 +40,134 @@ def names_of(results: Results, column: str, method: str) -> list[str]:
     return [n for n in results if n.startswith(f"{name}-seed")]
 
 
-def _finished(results: Results, column: str, method: str) -> list[Result]:
-    found = (results[name] for name in names_of(results, column, method))
-    return [result for result in found if result is not None]
+@dataclass(frozen=True)
+class Entry:
+    """The finished runs of a method in a column."""
+
+    method: Method
+    runs: Sequence[Result]
+
+    @classmethod
+    def of(cls, results: Results, column: str, name: str, method: Method) -> Entry:
+        """Collect the runs."""
+        found = (results[n] for n in names_of(results, column, name))
+        return cls(method, [run for run in found if run is not None])
+
+    def values(self, metric: str) -> list[float]:
+        """Return a metric of every repetition."""
+        if self.method.together:
+            return [run["metrics"]["ensemble"][metric] for run in self.runs]
+        return repeated(self.runs, metric)
+
+    @property
+    def first(self) -> Result:
+        """The first run."""
+        return self.runs[0]
+
+    @property
+    def chains(self) -> str:
+        """How many repetitions there are."""
+        count = sum(run["num_chains"] for run in self.runs)
+        return f"1 of {count} networks" if self.method.together else str(count)
+
+    @property
+    def mean_prediction(self) -> str:
+        """Error and NLL of all chains' mean prediction, nothing of a single one."""
+        if self.method.together or len(self.runs) > 1 or self.first["num_chains"] == 1:
+            return ""
+        metrics = self.first["metrics"]["ensemble"]
+        return f"{metrics['error_percent']:.2f}, {metrics['nll']:.4f}"
 
 
-def _values(runs: Sequence[Result], metric: str, row: Row) -> list[float]:
-    if row.together:
-        return [run["metrics"]["ensemble"][metric] for run in runs]
-    return repeated(runs, metric)
-
-
-def render(
-    results: Results,
-    rows: Mapping[str, Row],
-    columns: Mapping[str, str],
-    paper: Mapping[str, Sequence[float | None]],
-) -> list[str]:
-    """Return the table of test errors, and one line for each finished entry of it.
-
-    Args:
-        results: Content of ``results.json`` of the cells, None where one is not finished.
-        rows: The methods.
-        columns: What the table calls each group of cells.
-        paper: Published errors in the order of ``columns``; None or nothing where there is none.
-    """
-    lines = [
-        "Test error in percent: mean +- standard deviation over (repetitions).",
-        "",
-        f"| | {' | '.join(columns.values())} |",
-        "|---" * (1 + len(columns)) + "|",
-    ]
-    shown: set[str] = set()
-    for method, row in rows.items():
-        if row.paper is not None and row.paper not in shown:
-            shown.add(row.paper)
-            published = [*paper[row.paper], *[None] * len(columns)][: len(columns)]
-            texts = ["" if value is None else f"{value:.2f}" for value in published]
-            lines.append(f"| *paper*, {row.paper} | {' | '.join(texts)} |")
-        entries = [
-            mean_and_spread(_values(_finished(results, c, method), "error_percent", row), 2)
-            for c in columns
-        ]
-        lines.append(f"| {row.label} | {' | '.join(entries)} |")
-    return [*lines, *_details(results, rows, columns)]
-
-
-def _details(results: Results, rows: Mapping[str, Row], columns: Mapping[str, str]) -> list[str]:
-    lines = []
-    for column, title in columns.items():
-        for method, row in rows.items():
-            runs = _finished(results, column, method)
-            if runs:
-                lines.append(f"| {title} | {row.label} | {' | '.join(_detail(runs, row))} |")
-    if not lines:
-        return []
-    return [
-        "",
-        "What each entry is: all numbers are from the runs themselves. An epoch is one of "
-        f"minibatches of {BATCH}; T is the temperature of the target and, after the comma, of the "
-        "draws, configurational; together are the repetitions of one run, by their mean "
-        "prediction; minutes are those of all repetitions.",
-        "",
-        "| network | method | weights | epochs | repetitions | draws of each | T | NLL | ECE | "
-        "together: error, NLL | minutes | device |",
-        "|---" * 12 + "|",
-        *lines,
-    ]
-
-
-def _detail(runs: Sequence[Result], row: Row) -> list[str]:
-    first = runs[0]
-    epochs = first["num_gradients"] * BATCH / first["num_data"]
-    chains = sum(run["num_chains"] for run in runs)
-    return [
-        f"{first['num_parameters']:,}",
-        f"{epochs:.3g}",
-        f"1 of {chains} networks" if row.together else str(chains),
-        str(first["num_draws"]),
-        _temperature(first),
-        mean_and_spread(_values(runs, "nll", row), 4),
-        mean_and_spread(_values(runs, "ece", row), 4),
-        _together(runs, row),
-        f"{sum(run['wall_seconds'] for run in runs) / 60:.1f}",
-        first["provenance"]["device"],
-    ]
-
-
-def _together(runs: Sequence[Result], row: Row) -> str:
-    """Return error and NLL of all chains' mean prediction, nothing of a single one."""
-    if row.together or len(runs) > 1 or runs[0]["num_chains"] == 1:
-        return ""
-    metrics = runs[0]["metrics"]["ensemble"]
-    return f"{metrics['error_percent']:.2f}, {metrics['nll']:.4f}"
-
-
-def _temperature(result: Result) -> str:
+def _temperature(run: Result) -> str:
     """Return the stated and the measured temperature of a sampler, nothing for an optimizer."""
-    if not result["temperature"]:
+    if not run["temperature"]:
         return ""
-    measured = result["diagnostics"].get("configurational_temperature", {}).get("value")
-    stated = f"{result['temperature']:.3g}"
+    measured = run["diagnostics"].get("configurational_temperature", {}).get("value")
+    stated = f"{run['temperature']:.3g}"
     return stated if measured is None else f"{stated}, {measured:.3g}"
 
 
+DETAILS: list[Column] = [
+    Column("weights", lambda e: e.first["num_parameters"], "{:,}"),
+    Column("epochs", lambda e: e.first["num_gradients"] * BATCH / e.first["num_data"], "{:.3g}"),
+    Column("repetitions", lambda e: e.chains),
+    Column("draws of each", lambda e: e.first["num_draws"], digits=0),
+    Column("T", lambda e: _temperature(e.first)),
+    Column("NLL", lambda e: e.values("nll"), digits=4),
+    Column("ECE", lambda e: e.values("ece"), digits=4),
+    Column("together: error, NLL", lambda e: e.mean_prediction),
+    Column("minutes", lambda e: sum(run["wall_seconds"] for run in e.runs) / 60, digits=1),
+    Column("device", lambda e: e.first["provenance"]["device"]),
+]
+
+
+def report(
+    results: Results,
+    methods: Methods,
+    columns: Mapping[str, str],
+    paper: Mapping[str, Sequence[float | None]],
+) -> Iterator[str | Table]:
+    """Yield the table of test errors, and one with a line for each finished entry of it.
+
+    Args:
+        results: Content of ``results.json`` of the cells, None where one is not finished.
+        methods: The rows.
+        columns: What the table calls each group of cells.
+        paper: Published errors in the order of ``columns``; None or nothing where there is none.
+    """
+    yield "Test error in percent: mean +- standard deviation over (repetitions)."
+    errors = [Column(title, column, better="lower") for column, title in columns.items()]
+    rows, details, shown = [], [], set()
+    for name, method in methods.items():
+        if method.paper is not None and method.paper not in shown:
+            shown.add(method.paper)
+            rows.append(paper_row([f"*paper*, {method.paper}"], errors, paper[method.paper]))
+        entries = {column: Entry.of(results, column, name, method) for column in columns}
+        record = {column: entry.values("error_percent") for column, entry in entries.items()}
+        rows.append(Row([method.label], record=record))
+    yield Table([""], errors, rows)
+    for column, title in columns.items():
+        for name, method in methods.items():
+            entry = Entry.of(results, column, name, method)
+            details += [Row([title, method.label], record=entry)] if entry.runs else []
+    if details:
+        yield (
+            "What each entry is: all numbers are from the runs themselves. An epoch is one of "
+            f"minibatches of {BATCH}; T is the temperature of the target and, after the comma, of "
+            "the draws, configurational; together are the repetitions of one run, by their mean "
+            "prediction; minutes are those of all repetitions."
+        )
+        yield Table(["network", "method"], DETAILS, details)
+
+
+TEMPERATURES = [
+    Column("T: stated, of the draws", _temperature),
+    Column(
+        "validation log-likelihood", "metrics.ensemble_val.nll", scale=-1, digits=4, better="higher"
+    ),
+    Column("test log-likelihood", "metrics.ensemble.nll", scale=-1, digits=4, better="higher"),
+    Column("validation error, %", "metrics.ensemble_val.error_percent", better="lower"),
+    Column("test error, %", "metrics.ensemble.error_percent", better="lower"),
+    Column("chains", "num_chains", digits=0),
+]
+
+
 def temperature_table(
-    results: Results, methods: Sequence[str], rows: Mapping[str, Row]
-) -> list[str]:
-    """Return predictions over the temperature of the target; finished runs alone."""
-    lines = []
-    for method in methods:
-        for result in at_temperatures(results, method):
-            test, held_out = (result["metrics"][part] for part in ("ensemble", "ensemble_val"))
-            lines.append(
-                f"| {_family(rows[method])} | {_temperature(result)} | "
-                f"{-held_out['nll']:.4f} | {-test['nll']:.4f} | {held_out['error_percent']:.2f} | "
-                f"{test['error_percent']:.2f} | {result['num_chains']} |"
-            )
-    if not lines:
-        return []
-    return [
-        "The reduced protocol at other temperatures, on 50,000 training examples: the ensembles of "
-        "all chains together. The draws' temperature is configurational.",
-        "",
-        "| method | T: stated, of the draws | validation log-likelihood | test log-likelihood | "
-        "validation error, % | test error, % | chains |",
-        "|---" * 7 + "|",
-        *lines,
+    results: Results, names: Sequence[str], methods: Methods
+) -> Iterator[str | Table]:
+    """Yield predictions over the temperature of the target; finished runs alone."""
+    rows = [
+        Row([methods[name].label.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
+        for name in names
+        for run in at_temperatures(results, name)
     ]
-
-
-def _family(row: Row) -> str:
-    """Return a method's label without its temperature."""
-    return row.label.replace(", posterior", "").replace(" (T = 1)", "")
+    if rows:
+        yield (
+            "The reduced protocol at other temperatures, on 50,000 training examples: the "
+            "ensembles of all chains together. The draws' temperature is configurational."
+        )
+        yield Table(["method"], TEMPERATURES, rows)
 
 
 def at_temperatures(results: Results, method: str) -> list[Result]:
@@ -181,24 +177,18 @@ def at_temperatures(results: Results, method: str) -> list[Result]:
     return sorted(found, key=lambda result: float(result["temperature"]))
 
 
-def render_choices(results: Results) -> str:
-    """Return what runs predict of held-out training examples, and the best step of each method."""
-    lines = [
+NLL = Column("validation NLL", "metrics.ensemble_val.nll", digits=4, better="lower")
+
+
+def choices(cells: Callable[[], Cells]) -> Choices:
+    """Return what step sizes were chosen from, by the NLL of held-out training examples."""
+    return Choices(
+        cells,
+        [NLL, Column("validation error, %", "metrics.ensemble_val.error_percent", better="lower")],
         "On held-out training examples, the ensemble of all chains together.",
-        "",
-        "| run | validation NLL | validation error, % |",
-        "|---|---|---|",
-    ]
-    best: dict[str, tuple[float, str]] = {}
-    for name, result in results.items():
-        if result is None:
-            lines.append(f"| {name} | - | - |")
-            continue
-        values = result["metrics"]["ensemble_val"]
-        lines.append(f"| {name} | {values['nll']:.4f} | {values['error_percent']:.2f} |")
-        method, _, choice = name.removeprefix("trial-").rpartition("-")
-        best[method] = min(best.get(method, (float("inf"), "")), (values["nll"], choice))
-    if best:
-        found = ", ".join(f"{method} at {choice}" for method, (_, choice) in best.items())
-        lines += ["", f"Best in NLL of those that have run: {found}."]
-    return "\n".join(lines)
+        Best(
+            "Best in NLL of those that have run: {}.",
+            NLL,
+            lambda name: by_rightmost_dash(name.removeprefix("trial-")),
+        ),
+    )

@@ -18,17 +18,17 @@ there.
 
 from __future__ import annotations
 
-from typing import Any
-
-from lightning_sgmcmc import SGFS
-from tasks.experiments.experiment import Cell
-from tasks.experiments.tables import mean_and_spread, repeated
+from tasks.experiments.experiment import Cell, Choices, Experiment
+from tasks.experiments.sgfs import runs
+from tasks.experiments.tables import Column, Row, Table, each_chain
 
 CONFIG = "kdd99.yaml"
 #: Training rows of the 10 % file, and of the full one, which the paper has.
 N, N_PAPER = 444_619, 4_408_587
 BATCH = 500
 ALPHA, CHOSEN, CHOSEN_LAMBDA1 = 8.95, 2.0, 1.0
+#: The prior's variance, 1 / lambda.
+VARIANCE = 0.1
 #: With a tenth of it the full matrix, of 2,647 weights, is not positive definite in float32.
 FLOOR_FULL = 1e-4
 #: a, b, delta of epsilon_t = a (b + t)^-delta.
@@ -58,8 +58,8 @@ BEST = "sgfs-d-best-lambda1"
 LABELS |= {name: f"{LABELS[base]}, lambda = 1" for base, name in WEAKER.items()} | {
     BEST: f"SGFS-d, alpha = {CHOSEN_LAMBDA1:g}, prior counted, frozen after burn-in, lambda = 1"
 }
-#: The prior's variance, 1 / lambda, for the paper's lambda / N on a tenth of its rows.
-LAMBDA1 = "--model.sampler.prior.variance=1.0"
+#: The prior's variance for the paper's lambda / N on a tenth of its rows.
+LAMBDA1 = {"model.sampler.prior.variance": 1.0}
 #: Three alphas without and with the prior counted, and 18 schedules by first lr, b and delta: as
 #: many as in the paper, which does not say which.
 ALPHAS = {"": (2.0, 4.0, ALPHA), "-prior": (1.0, 2.0, 4.0)}
@@ -78,8 +78,8 @@ def cells() -> list[Cell]:
         found += [fisher(kind, f"sgfs-{kind}{suffix}", ALPHA, bool(suffix)) for kind in ("d", "f")]
     counted = {"sgfs-d-prior": ALPHA, "sgfs-d-chosen": CHOSEN}
     found += [fisher("d", name, alpha, True, True) for name, alpha in counted.items()]
-    found += [_weaker(cell, WEAKER[cell.name]) for cell in found if cell.name in WEAKER]
-    return [*found, _weaker(fisher("d", BEST, CHOSEN_LAMBDA1, True, True), BEST)]
+    found += [cell.but(WEAKER[cell.name], LAMBDA1) for cell in found if cell.name in WEAKER]
+    return [*found, fisher("d", BEST, CHOSEN_LAMBDA1, True, True).but(BEST, LAMBDA1)]
 
 
 def choices() -> list[Cell]:
@@ -97,89 +97,51 @@ def choices() -> list[Cell]:
         for alpha in alphas
     ]
     return found + [
-        _weaker(cell, cell.name.replace("-prior", "-lambda1"))
+        cell.but(cell.name.replace("-prior", "-lambda1"), LAMBDA1)
         for cell in found
         if cell.name.startswith("sgfs-d-prior")
     ]
 
 
-def _weaker(cell: Cell, name: str) -> Cell:
-    """Return the same run with lambda = 1."""
-    return Cell(name, CONFIG, (*cell.overrides, LAMBDA1))
-
-
 def annealed(kind: str, name: str, lr: float, b: float, delta: float) -> Cell:
     """Return a run of SGD or SGLD whose step decays from ``lr`` as (1 + t / b)^-delta."""
-    overrides = [
-        f"--model.sampler.lr={lr:.4g}",
-        "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
-        f"--model.schedule.b={b:g}",
-        f"--model.schedule.gamma={delta:g}",
-    ]
-    if kind == "sgd":
-        overrides.insert(0, "--model.sampler=lightning_sgmcmc.baselines.Optimized")
-    return Cell(name, CONFIG, tuple(overrides))
+    return runs.annealed(CONFIG, kind, name, float(f"{lr:.4g}"), b, delta, VARIANCE)
 
 
 def fisher(kind: str, name: str, alpha: float, frozen: bool, count_prior: bool = False) -> Cell:
     """Return a run of SGFS-d or SGFS-f."""
-    overrides: tuple[str, ...] = (
-        "--model.sampler=lightning_sgmcmc.SGFS",
-        f"--model.sampler.variant={'diagonal' if kind == 'd' else 'full'}",
-        f"--model.sampler.lr={SGFS.step_size(alpha, N, BATCH):.4g}",
-        f"--model.sampler.count_prior={str(count_prior).lower()}",
-        f"--model.freeze_preconditioner={str(frozen).lower()}",
-    )
-    if kind == "f":
-        overrides += (f"--model.sampler.floor={FLOOR_FULL:g}",)
-    return Cell(name, CONFIG, overrides)
+    lr = runs.step_size(alpha, N, BATCH, digits=4)
+    floor = {"floor": FLOOR_FULL} if kind == "f" else {}
+    return runs.fisher(CONFIG, kind, name, lr, VARIANCE, frozen, count_prior=count_prior, **floor)
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the table as Markdown, ours beside the paper's; unfinished runs are hyphens."""
-    if chosen_from:
-        return _render_choices(results)
-    lines = [
-        "Error rate of the ensemble on the held-out 5 % of the rows, times 1e4 (of several chains: "
-        "mean +- standard deviation of each one's ensemble), its NLL there, and the error rate of "
-        "the last draw.",
-        "",
-        "| method | iterations | ours | paper | NLL | last draw | validation |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, label in LABELS.items():
-        run = results.get(name)
-        paper = f"{PUBLISHED[name]:.1f}" if name in PUBLISHED else ""
-        lines.append(f"| {label} | {' | '.join(_row(run, paper))} |")
-    return "\n".join(lines)
-
-
-def _row(run: dict[str, Any] | None, paper: str) -> list[str]:
-    if run is None:
-        return ["-", "-", paper, "-", "-", "-"]
-    errors = [100 * e for e in repeated([run], "error_percent")]
-    metrics = run["metrics"]
-    return [
-        f"{run['num_gradients']:,}",
-        mean_and_spread(errors, 1),
-        paper,
-        f"{metrics['ensemble']['nll']:.5f}",
-        f"{100 * metrics['last']['error_percent']:.1f}",
-        f"{100 * metrics['ensemble_val']['error_percent']:.1f}",
-    ]
-
-
-def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
+COLUMNS = [
+    Column("iterations", "num_gradients", "{:,}"),
+    Column("ours", each_chain("error_percent"), digits=1, scale=100.0, better="lower"),
+    Column("paper", digits=1, missing=""),
+    Column("NLL", "metrics.ensemble.nll", digits=5),
+    Column("last draw", "metrics.last.error_percent", digits=1, scale=100.0),
+    Column("validation", "metrics.ensemble_val.error_percent", digits=1, scale=100.0),
+]
+ROWS = [
+    Row([label], name, published={"paper": PUBLISHED[name]} if name in PUBLISHED else {})
+    for name, label in LABELS.items()
+]
+INTRO = (
+    "Error rate of the ensemble on the held-out 5 % of the rows, times 1e4 (of several chains: "
+    "mean +- standard deviation of each one's ensemble), its NLL there, and the error rate of "
+    "the last draw."
+)
+TRIED = [
+    Column("error rate", "metrics.ensemble_val.error_percent", digits=1, scale=100.0),
+    Column("NLL", "metrics.ensemble_val.nll", digits=5),
+]
+EXPERIMENT = Experiment(
+    cells,
+    [INTRO, Table(["method"], COLUMNS, ROWS)],
+    Choices(
+        choices,
+        TRIED,
         "Error rate of the ensemble on the validation rows, times 1e4, and its NLL there.",
-        "",
-        "| run | error rate | NLL |",
-        "|---|---|---|",
-    ]
-    for name, run in results.items():
-        values = "- | -"
-        if run is not None:
-            metrics = run["metrics"]["ensemble_val"]
-            values = f"{100 * metrics['error_percent']:.1f} | {metrics['nll']:.5f}"
-        lines.append(f"| {name} | {values} |")
-    return "\n".join(lines)
+    ),
+)

@@ -13,18 +13,21 @@ where burn-in ends.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lightning_sgmcmc import SGFS
 from lightning_sgmcmc.figures import new_figure
-from tasks.experiments.experiment import Cell
-from tasks.experiments.tables import mean_and_spread, repeated
+from tasks.experiments.drawing import STYLES, draw_lines
+from tasks.experiments.experiment import Cell, Experiment
+from tasks.experiments.sgfs.runs import annealed, fisher, step_size
+from tasks.experiments.tables import Column, Result, Results, Row, Table, each_chain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIG = "sgfs_mnist.yaml"
 N, BATCH, ALPHA = 60_000, 2000, 2.0
+#: The prior's variance, 1 / lambda.
+VARIANCE = 1000.0
 #: b of epsilon_t = 1 / (b + t).
 B = 1000.0
 LABELS = {
@@ -41,90 +44,63 @@ LABELS = {
 
 def cells() -> list[Cell]:
     """Return the runs."""
-    first = N / B / 2
-    found = [annealed(kind, kind, first) for kind in ("sgd", "sgld")]
-    found += [annealed(kind, f"{kind}-small", first / 30) for kind in ("sgd", "sgld")]
-    for suffix in ("", "-frozen"):
-        found += [fisher(kind, f"sgfs-{kind}{suffix}", bool(suffix)) for kind in ("d", "f")]
-    return found
-
-
-def annealed(kind: str, name: str, lr: float) -> Cell:
-    """Return a run of SGD or SGLD whose step decays from ``lr`` as 1 / (1 + t / b)."""
-    overrides = [
-        f"--model.sampler.lr={lr:g}",
-        "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
-        f"--model.schedule.b={B:g}",
-        "--model.schedule.gamma=1.0",
+    found = [
+        annealed(CONFIG, kind, kind + suffix, float(f"{N / B / 2 / scale:g}"), B, 1.0, VARIANCE)
+        for suffix, scale in (("", 1), ("-small", 30))
+        for kind in ("sgd", "sgld")
     ]
-    if kind == "sgd":
-        overrides.insert(0, "--model.sampler=lightning_sgmcmc.baselines.Optimized")
-    return Cell(name, CONFIG, tuple(overrides))
-
-
-def fisher(kind: str, name: str, frozen: bool) -> Cell:
-    """Return a run of SGFS-d or SGFS-f."""
-    overrides = (
-        "--model.sampler=lightning_sgmcmc.SGFS",
-        f"--model.sampler.variant={'diagonal' if kind == 'd' else 'full'}",
-        f"--model.sampler.lr={SGFS.step_size(ALPHA, N, BATCH):.6g}",
-        f"--model.freeze_preconditioner={str(frozen).lower()}",
-    )
-    return Cell(name, CONFIG, overrides)
-
-
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the test errors as Markdown; unfinished runs are hyphens."""
-    lines = [
-        "Test error in percent of the ensemble so far after 1,000, 2,000 and all iterations (of "
-        "several chains: of all together; in the end mean +- standard deviation of each one's), of "
-        "the last draw, and the NLL of the ensemble. The paper gives a figure only.",
-        "",
-        "| method | after 1,000 | after 2,000 | in the end | last draw | NLL | steps | minutes |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, label in LABELS.items():
-        lines.append(f"| {label} | {' | '.join(_row(results.get(name)))} |")
-    return "\n".join(lines)
-
-
-def _row(run: dict[str, Any] | None) -> list[str]:
-    if run is None:
-        return ["-"] * 7
-    metrics, trace = run["metrics"], run["task_details"]["trace"]
-    return [
-        *(_at(trace, step) for step in (1000, 2000)),
-        mean_and_spread(repeated([run], "error_percent"), 2),
-        f"{metrics['last']['error_percent']:.2f}",
-        f"{metrics['ensemble']['nll']:.4f}",
-        f"{run['num_gradients']:,}",
-        f"{run['wall_seconds'] / 60:.1f}",
+    lr = step_size(ALPHA, N, BATCH, digits=6)
+    return found + [
+        fisher(CONFIG, kind, f"sgfs-{kind}{suffix}", lr, VARIANCE, frozen)
+        for suffix, frozen in (("", False), ("-frozen", True))
+        for kind in ("d", "f")
     ]
 
 
-def _at(trace: dict[str, list[float]], step: int) -> str:
+def _error_after(run: Result, step: int) -> str:
     """Return the error at the last draw not after a step, ``-`` if the run was shorter."""
+    trace = run["task_details"]["trace"]
     known = [e for s, e in zip(trace["steps"], trace["error_percent"], strict=True) if s <= step]
     return f"{known[-1]:.2f}" if known and trace["steps"][-1] >= step else "-"
 
 
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+COLUMNS = [
+    Column("after 1,000", lambda run: _error_after(run, 1000)),
+    Column("after 2,000", lambda run: _error_after(run, 2000)),
+    Column("in the end", each_chain("error_percent"), better="lower"),
+    Column("last draw", "metrics.last.error_percent"),
+    Column("NLL", "metrics.ensemble.nll", digits=4),
+    Column("steps", "num_gradients", "{:,}"),
+    Column("minutes", "wall_seconds", digits=1, scale=1 / 60),
+]
+INTRO = (
+    "Test error in percent of the ensemble so far after 1,000, 2,000 and all iterations (of "
+    "several chains: of all together; in the end mean +- standard deviation of each one's), of "
+    "the last draw, and the NLL of the ensemble. The paper gives a figure only."
+)
+
+
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return the test error of the ensemble so far over the iterations."""
     figure = new_figure(7, 4.5)
     axes = figure.subplots()
-    styles = ("-", "--", ":", "-.")
-    for i, (name, label) in enumerate(LABELS.items()):
-        run = results.get(name)
-        if run is not None:
-            trace = run["task_details"]["trace"]
-            shade = str(0.55 * (i // len(styles)))
-            axes.plot(
-                trace["steps"],
-                trace["error_percent"],
-                ls=styles[i % len(styles)],
-                color=shade,
-                label=label,
-            )
+    traces = {label: _trace(results.get(name)) for name, label in LABELS.items()}
+    looks = [{"ls": style, "color": shade} for shade in ("0.0", "0.55") for style in STYLES]
+    draw_lines(axes, traces, looks)
     axes.set(xlabel="iteration", ylabel="test error of the ensemble so far, %")
     axes.legend(frameon=False, fontsize="small")
     return {"sgfs_mnist": figure}
+
+
+def _trace(run: Result | None) -> list[tuple[float, float]]:
+    if run is None:
+        return []
+    trace = run["task_details"]["trace"]
+    return list(zip(trace["steps"], trace["error_percent"], strict=True))
+
+
+EXPERIMENT = Experiment(
+    cells,
+    [INTRO, Table(["method"], COLUMNS, [Row([label], name) for name, label in LABELS.items()])],
+    figures=figures,
+)

@@ -7,14 +7,16 @@ held out of the training rows of the sets' first splits (``choices``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tasks.data.uci import NUM_SPLITS, SETS
-from tasks.experiments.experiment import Cell
+from tasks.experiments.experiment import Cell, Choices, Experiment
+from tasks.experiments.overrides import ours
+from tasks.experiments.tables import Column, Result, Results, Row, Table, at, paper_row
 from tasks.uci import PUBLISHED
 
 CONFIG = "../uci_regression.yaml"
@@ -58,32 +60,27 @@ class Trial:
         other = [f"{k.split('.')[-1]}{_short(v)}" for k, v in self.other.items()]
         return "-".join([*(f"{n:g}" for n in numbers), *other])
 
-    def overrides(self) -> tuple[str, ...]:
-        """Return the command line."""
-        adam = (
-            f"--model.burn_in_optimizer.steps={self.optimizer}"
-            if self.optimizer
-            else "--model.burn_in_optimizer=null"
-        )
-        return (
-            adam,
-            f"--model.burn_in={self.burn_in}",
-            f"--trainer.max_steps={self.steps}",
-            f"--model.sampler.momentum={self.momentum}",
-            f"--model.step_fraction={self.fraction}",
-            f"--model.thinning={self.thinning}",
-            *(f"--model.{name}={value}" for name, value in self.other.items()),
-        )
+    def overrides(self) -> dict[str, Any]:
+        """Return what the trial changes."""
+        adam = ".steps" if self.optimizer else ""
+        return {
+            f"model.burn_in_optimizer{adam}": self.optimizer or None,
+            "model.burn_in": self.burn_in,
+            "trainer.max_steps": self.steps,
+            "model.sampler.momentum": self.momentum,
+            "model.step_fraction": self.fraction,
+            "model.thinning": self.thinning,
+        } | {f"model.{name}": value for name, value in self.other.items()}
 
 
 def _short(value: Any) -> str:
-    return str(value).removeprefix("lightning_sgmcmc.")
+    return value["class_path"].rsplit(".", 1)[-1] if isinstance(value, dict) else str(value)
 
 
 _PAIR = ("concrete", "yacht")
 _VARIANCE = "sampler.prior.default"
 _FLOOR = "sampler.preconditioner.floor"
-_IDENTITY = {"sampler.preconditioner": "lightning_sgmcmc.Identity"}
+_IDENTITY = {"sampler.preconditioner": ours("Identity")}
 TRIALS = (
     Trial(1500, 2000, 4000, 0.95, 0.1, _PAIR),
     Trial(300, 2000, 5000, 0.99, 0.25, _PAIR),
@@ -123,7 +120,7 @@ TRIALS = (
 def cells() -> list[Cell]:
     """Return one run a set and split, all sets' first splits first."""
     return [
-        Cell(f"{name}-{split}", CONFIG, (f"--data.name={name}", f"--data.split={split}"))
+        Cell(f"{name}-{split}", CONFIG, {"data.name": name, "data.split": split})
         for split in range(NUM_SPLITS)
         for name in SETS
     ]
@@ -131,107 +128,98 @@ def cells() -> list[Cell]:
 
 def choices() -> list[Cell]:
     """Return the runs that the configuration was chosen from."""
+    held_out = {s: {"data.name": s, "data.num_val": rows} for s, rows in VALIDATION.items()}
     return [
-        Cell(
-            f"{name}-{trial.name}",
-            CONFIG,
-            (f"--data.name={name}", f"--data.num_val={VALIDATION[name]}", *trial.overrides()),
-        )
+        Cell(f"{name}-{trial.name}", CONFIG, held_out[name] | trial.overrides())
         for trial in TRIALS
         for name in trial.sets
     ]
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return our means over splits beside the published ones, or the choices, as Markdown."""
-    return _render_choices(results) if chosen_from else _render_table(results)
+KINETIC = "diagnostics.kinetic_temperature"
+CONFIGURATIONAL = "diagnostics.configurational_temperature.value"
+RHAT = "diagnostics.mixing.predictions.rhat.median"
 
 
-def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
+def _mean(path: str) -> Callable[[list[Result]], str]:
+    """Return the function of all splits' runs that gives mean and standard error."""
+
+    def read(runs: list[Result]) -> str:
+        values = np.array([at(run, path) for run in runs])
+        error = f" ± {values.std(ddof=1) / np.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+        return f"{values.mean():.2f}{error}" if len(values) else "-"
+
+    return read
+
+
+def _range(path: str) -> Callable[[list[Result]], str]:
+    """Return the function of all splits' runs that gives median, smallest and largest."""
+
+    def read(runs: list[Result]) -> str:
+        values = [at(run, path) for run in runs]
+        ends = f"({min(values):.2f} to {max(values):.2f})" if values else ""
+        return f"{np.median(values):.2f} {ends}" if values else "-"
+
+    return read
+
+
+def _coverage(runs: list[Result]) -> str:
+    # All splits of a set have equally many test rows.
+    values = [at(run, "metrics.ensemble.coverage_90") for run in runs]
+    return f"{100 * np.mean(values):.1f} %" if values else "-"
+
+
+COLUMNS = [
+    Column("splits", len, digits=0),
+    Column("test RMSE", _mean("metrics.ensemble.rmse"), better="lower"),
+    Column("test log-likelihood", _mean("metrics.ensemble.log_likelihood"), better="higher"),
+    Column("coverage", _coverage),
+    Column("kinetic temperature", _range(KINETIC)),
+    Column("configurational temperature", _range(CONFIGURATIONAL)),
+    Column("R-hat of predictions", _range(RHAT)),
+]
+
+
+def report(results: Results) -> list[str | Table]:
+    """Return our means over splits beside the published ones."""
+    rows = []
+    for name in SETS:
+        runs = [r for s in range(NUM_SPLITS) if (r := results.get(f"{name}-{s}")) is not None]
+        rows.append(Row([name, "ours"], record=runs))
+        rows += [
+            paper_row(["", method], COLUMNS, (NUM_SPLITS, *numbers), empty="-")
+            for method, numbers in PUBLISHED[name].items()
+        ]
+    return [
         "Mean ± standard error over the splits; coverage of 90 % bands pools their test rows; of "
         "temperatures and R-hat the median over splits, smallest and largest.",
-        "",
-        "| set | | splits | test RMSE | test log-likelihood | coverage | kinetic temperature | "
-        "configurational temperature | R-hat of predictions |",
-        "|---|---|---|---|---|---|---|---|---|",
+        Table(["set", ""], COLUMNS, rows),
     ]
-    for name in SETS:
-        found = [r for s in range(NUM_SPLITS) if (r := results.get(f"{name}-{s}")) is not None]
-        ensembles = [r["metrics"]["ensemble"] for r in found]
-        ranges = [_range([f(r) for r in found]) for f in (_kinetic, _configurational, _rhat)]
-        lines.append(
-            f"| {name} | ours | {len(found)} | {_mean(ensembles, 'rmse')} | "
-            f"{_mean(ensembles, 'log_likelihood')} | {_coverage(ensembles)} | "
-            f"{' | '.join(ranges)} |"
-        )
-        lines += [
-            f"| | {method} | {NUM_SPLITS} | {rmse:.2f} | {density:.2f} | - | - | - | - |"
-            for method, (rmse, density) in PUBLISHED[name].items()
-        ]
-    return "\n".join(lines)
 
 
-def _mean(ensembles: list[dict[str, float]], key: str) -> str:
-    if not ensembles:
-        return "-"
-    values = np.array([e[key] for e in ensembles])
-    text = f"{values.mean():.2f}"
-    if len(values) < 2:
-        return text
-    return f"{text} ± {values.std(ddof=1) / np.sqrt(len(values)):.2f}"
+def _labels(name: str) -> list[str]:
+    data, _, rest = name.partition("-")
+    trial = next(t for t in TRIALS if t.name == rest and data in t.sets)
+    numbers = [trial.optimizer, trial.burn_in, trial.steps]
+    return [*map(str, numbers), f"{trial.momentum:g}", f"{trial.fraction:g}", trial.differs, data]
 
 
-def _coverage(ensembles: list[dict[str, float]]) -> str:
-    if not ensembles:
-        return "-"
-    # All splits of a set have equally many test rows.
-    return f"{100 * np.mean([e['coverage_90'] for e in ensembles]):.1f} %"
-
-
-def _kinetic(result: dict[str, Any]) -> float:
-    return float(result["diagnostics"]["kinetic_temperature"])
-
-
-def _configurational(result: dict[str, Any]) -> float:
-    return float(result["diagnostics"]["configurational_temperature"]["value"])
-
-
-def _rhat(result: dict[str, Any]) -> float:
-    return float(result["diagnostics"]["mixing"]["predictions"]["rhat"]["median"])
-
-
-def _range(values: list[float]) -> str:
-    if not values:
-        return "-"
-    return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
+EXPERIMENT = Experiment(
+    cells,
+    report,
+    Choices(
+        choices,
+        [
+            Column("log-likelihood", "metrics.ensemble_val.log_likelihood", better="higher"),
+            Column("coverage", "metrics.ensemble_val.coverage_90", "{:.0f} %", scale=100.0),
+            Column("config. T", CONFIGURATIONAL),
+            Column("kinetic T", KINETIC),
+            Column("R-hat", RHAT),
+        ],
         "On rows held out of the training rows: mean log-likelihood of the ensemble, coverage of "
         "90 % bands. Of the chains: configurational and kinetic temperature, median R-hat of "
         "predictions.",
-        "",
-        "| Adam | burn-in | steps | momentum | step | else | set | log-likelihood | coverage | "
-        "config. T | kinetic T | R-hat |",
-        "|---" * 12 + "|",
-    ]
-    for trial in TRIALS:
-        for name in trial.sets:
-            result = results.get(f"{name}-{trial.name}")
-            lines.append(
-                f"| {trial.optimizer} | {trial.burn_in} | {trial.steps} | {trial.momentum:g} | "
-                f"{trial.fraction:g} | {trial.differs} | {name} | {_chosen_by(result)} |"
-            )
-    return "\n".join(lines)
-
-
-def _chosen_by(result: dict[str, Any] | None) -> str:
-    if result is None:
-        return " | ".join("-" * 5)
-    found = result["metrics"]["ensemble_val"]
-    return (
-        f"{found['log_likelihood']:.2f} | {100 * found['coverage_90']:.0f} % | "
-        f"{_configurational(result):.2f} | {_kinetic(result):.2f} | {_rhat(result):.2f}"
-    )
+        heading=["Adam", "burn-in", "steps", "momentum", "step", "else", "set"],
+        labels=_labels,
+    ),
+)
