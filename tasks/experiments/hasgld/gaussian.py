@@ -8,8 +8,8 @@ is .0211, just above the largest step listed. So both readings are run: "varianc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,16 @@ from torch import Tensor
 from lightning_sgmcmc import HAMCMC, HASGLD, SGHMC, SGLD, Sampler
 from lightning_sgmcmc.figures import new_figure
 from tasks.experiments import gaussians
-from tasks.experiments.experiment import Study
-from tasks.experiments.gaussians import Linear, Make
+from tasks.experiments.experiment import Experiment, Study
+from tasks.experiments.gaussians import Method
 from tasks.experiments.loop import Array
+from tasks.experiments.tables import Results, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STEPS = tuple(0.02 * 0.8**i for i in (0, 1, 2, 4))
-BURN_IN, DRAWS, FIRST = 500, 30_000, 2_500
+DRAWS, FIRST = 30_000, 2_500
 READINGS = {"variance": 0.12, "printed": 0.12**2}
 
 
@@ -37,73 +38,54 @@ def target(reading: str) -> Array:
     return np.array([[variance, -0.95 * variance**0.5], [-0.95 * variance**0.5, 1.0]])
 
 
-@dataclass(frozen=True)
-class Method:
-    """A sampler, how many chains, and what its chain is in closed form.
+def _sghmc(params: list[Tensor], h: float) -> Sampler:
+    return SGHMC(params, h, momentum=0.9)
 
-    ``stacked`` chains are one computation; otherwise they run one after another. ``freeze`` makes
-    C a constant where burn-in ends. The draws of one error are those of ``pool`` chains together.
-    """
 
-    label: str
-    make: Make
-    chains: int
-    stacked: bool
-    closed: Callable[[Sampler, Array, float, float], list[Linear]] | None
-    freeze: bool = True
-    pool: int = 1
+def _hamcmc(params: list[Tensor], h: float) -> Sampler:
+    return HAMCMC(params, h, memory=3)
+
+
+def _hasgld(params: list[Tensor], h: float, **settings: Any) -> Sampler:
+    return HASGLD(params, h, **settings)
 
 
 METHODS = {
-    "sgld": Method("SGLD", lambda p, h: SGLD(p, h), 20, True, gaussians.frozen),
+    "sgld": Method("SGLD", SGLD, gaussians.frozen, constant=True),
     "hasgld_printed": Method(
         "HASGLD-SA as printed (normalised)",
-        lambda p, h: HASGLD(p, h, memory=2, paper_mode=True),
-        1,
-        False,
+        partial(_hasgld, memory=2, paper_mode=True),
         None,
+        chains=1,
+        stacked=False,
     ),
     "hasgld": Method(
         "HASGLD, frozen after burn-in (r = .25)",
-        lambda p, h: HASGLD(p, h, memory=2),
-        2,
-        False,
+        partial(_hasgld, memory=2),
         gaussians.frozen,
+        chains=2,
+        stacked=False,
     ),
     "hasgld_r001": Method(
         "HASGLD, frozen after burn-in (r = .001)",
-        lambda p, h: HASGLD(p, h, memory=5, r=1e-3),
-        2,
-        False,
+        partial(_hasgld, memory=5, r=1e-3),
         gaussians.frozen,
+        chains=2,
+        stacked=False,
     ),
-    "hamcmc": Method(
-        "HAMCMC (adapting, M = 3)",
-        lambda p, h: HAMCMC(p, h, memory=3),
-        50,
-        True,
-        None,
-        freeze=False,
-        pool=5,
-    ),
-    "sghmc": Method(
-        "SGHMC, momentum .9",
-        lambda p, h: SGHMC(p, h, momentum=0.9),
-        20,
-        True,
-        gaussians.momentum_chain,
-    ),
+    "hamcmc": Method("HAMCMC (adapting, M = 3)", _hamcmc, None, chains=50, freeze=False, pool=5),
+    "sghmc": Method("SGHMC, momentum .9", _sghmc, gaussians.momentum_chain, constant=True),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
 
 
 def cells() -> list[Study]:
     """Return one study a sampler and reading."""
-
-    def study(name: str, reading: str) -> Study:
-        return Study(f"{name}-{reading}", lambda folder: compute(name, reading, folder))
-
-    return [study(name, reading) for reading in READINGS for name in METHODS]
+    return [
+        Study(f"{name}-{reading}", partial(compute, name, reading))
+        for reading in READINGS
+        for name in METHODS
+    ]
 
 
 def compute(name: str, reading: str, folder: Path) -> dict[str, Any]:
@@ -122,49 +104,25 @@ def row(
     method: Method, covariance: Array, h: float, draws: int = DRAWS
 ) -> tuple[dict[str, Any], Array | None]:
     """Return what a sampler reaches at one step size and its draws, none where it is unstable."""
-    closed, parts = [], []
-    if method.stacked and method.closed is not None:  # C = I: known to be unstable unrun
-        probe = method.make([Tensor(len(covariance)).double()], h)
-        closed = method.closed(probe, covariance, h, 0.0)
-        if not all(chain.stable for chain in closed):
-            return {"h": h, "closed": {"stable": False}}, None
-    for seed in range(1 if method.stacked else method.chains):
-        states, sampler = gaussians.run(
-            covariance,
-            method.make,
-            h,
-            chains=method.chains if method.stacked else None,
-            steps=BURN_IN + draws // method.pool,
-            burn_in=BURN_IN,
-            freeze=method.freeze,
-            seed=seed,
-            label=f"{method.label}, h = {h:.3g}, chain {seed}",
-        )
-        parts.append(states)
-        if method.closed is not None and not method.stacked:
-            closed += method.closed(sampler, covariance, h, 0.0)
-    draws_found = np.concatenate(parts)
-    measured = gaussians.measure(covariance, draws_found, len(draws_found) // method.pool)
-    exact = gaussians.predicted(covariance, closed) if closed else None
-    return {"h": h, **measured, "closed": exact}, draws_found
+    return gaussians.row(method, covariance, h, draws // method.pool)
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return covariance errors and autocorrelation times of both readings as Markdown."""
-    lines = [f"Correlation -.95, sigma_y = 1, {DRAWS:,} draws an error, exact gradients."]
+def _labels(reading: str) -> dict[str, str]:
+    return {f"{name}-{reading}": label for name, label in LABELS.items()}
+
+
+def report(results: Results) -> Iterator[str | Table]:
+    """Yield covariance errors and autocorrelation times of both readings."""
+    yield f"Correlation -.95, sigma_y = 1, {DRAWS:,} draws an error, exact gradients."
     for reading, variance in READINGS.items():
-        labels = {f"{name}-{reading}": label for name, label in LABELS.items()}
-        lines += ["", f"sigma_x^2 = {variance:g}", "", gaussians.table(results, labels, STEPS)]
-    return "\n".join(lines)
+        yield f"sigma_x^2 = {variance:g}"
+        yield from gaussians.tables(results, _labels(reading), STEPS)
 
 
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return error over autocorrelation time (Figure 1 b) and the paths (Figure 1 a)."""
     drawn = {}
-    names = {
-        reading: {f"{name}-{reading}": label for name, label in LABELS.items()}
-        for reading in READINGS
-    }
+    names = {reading: _labels(reading) for reading in READINGS}
     found = [
         reading
         for reading in READINGS
@@ -186,3 +144,6 @@ def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, F
     if states:
         drawn["hasgld-gaussian-paths"] = gaussians.paths([states], share=False)
     return drawn
+
+
+EXPERIMENT = Experiment(cells, report, figures=figures)

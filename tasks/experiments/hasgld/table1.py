@@ -19,10 +19,13 @@ of three SPE10 layers; they are left out where the SPE10 file is not at hand.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tasks.data.pde_source import SPE10_NAMES, SPE10_URL, find_spe10
-from tasks.experiments.experiment import Cell
+from tasks.experiments.experiment import Cell, Choices, Experiment
+from tasks.experiments.overrides import component, gaussian, pruning, sampler, schedule
+from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
 from tasks.pde_source import TABLE_1
 
 CONFIG = "table1.yaml"
@@ -40,10 +43,10 @@ LAYERS = {10: "10 (smooth)", 36: "36 (first of the channelised)", 85: "85 (last)
 LAYER_RATES = (0.0, 0.5)
 
 #: Step sizes, chosen by the validation error of the dense cells of SGLD and M = 1.
-STEP = {
-    "burnin": {"sgld": "auto", "hasgld1": "0.02", "hasgld2": "0.02"},
-    "random": {"sgld": "auto", "hasgld1": "0.5", "hasgld2": "0.5"},
-    "printed": {"hasgld1": "0.1", "hasgld2": "0.1"},
+STEP: dict[str, dict[str, float | str]] = {
+    "burnin": {"sgld": "auto", "hasgld1": 0.02, "hasgld2": 0.02},
+    "random": {"sgld": "auto", "hasgld1": 0.5, "hasgld2": 0.5},
+    "printed": {"hasgld1": 0.1, "hasgld2": 0.1},
 }
 #: What they were chosen from; for "auto", fractions of the largest stable step.
 GRID = {
@@ -54,13 +57,13 @@ GRID = {
     ("printed", "hasgld1"): ("0.03", "0.1", "0.3"),
 }
 #: Fraction of the largest stable step where the step is "auto".
-FRACTION = {"burnin": "0.02", "random": "0.1"}
+FRACTION = {"burnin": 0.02, "random": 0.1}
 
 
 def cells() -> list[Cell]:
     """Return all cells of the table: the embedded field's, then those of the SPE10 layers."""
     embedded = [
-        cell(start, method, rate, STEP[start][method], FRACTION.get(start, "0.1"))
+        cell(start, method, rate, STEP[start][method], FRACTION.get(start, 0.1))
         for start in STARTS
         for method in STEP[start]
         for rate in RATES
@@ -90,13 +93,13 @@ def choices() -> list[Cell]:
     for (start, method), steps in GRID.items():
         for step in steps:
             lr, _, fraction = step.partition(":")
-            base = cell(start, method, 0.0, lr, fraction or "0.1")
+            base = cell(start, method, 0.0, lr if fraction else float(lr), float(fraction or 0.1))
             name = f"{start}-{method}-lr{step.replace(':', '')}"
-            result.append(Cell(name, CONFIG, (*base.overrides, "--data.num_val=120")))
+            result.append(base.but(name, {"data.num_val": 120}))
     return result
 
 
-def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
+def cell(start: str, method: str, rate: float, lr: float | str, fraction: float) -> Cell:
     """Return one cell's run."""
     adam = 80 * PASS if start == "burnin" else 0
     adapting = method != "sgld"
@@ -105,128 +108,96 @@ def cell(start: str, method: str, rate: float, lr: str, fraction: str) -> Cell:
     else:
         burn_in = (30 if adapting else 60) * PASS
     sampling = (20 if start == "burnin" else 10 if adapting else 20) * PASS
-    overrides = [
-        f"--model.burn_in={burn_in}",
-        f"--trainer.max_steps={burn_in + sampling}",
-        f"--model.step_fraction={fraction}",
-    ]
-    if adapting:
-        overrides += [
-            "--model.sampler=lightning_sgmcmc.HASGLD",
-            f"--model.sampler.memory={method[-1]}",
-        ]
-    overrides.append(f"--model.sampler.lr={lr}")
+    first, last = (10 * PASS, 45 * PASS) if start == "burnin" else (5 * PASS, 20 * PASS)
+    overrides = pruning(rate, first, last, PASS) | {
+        "model.burn_in": burn_in,
+        "trainer.max_steps": burn_in + sampling,
+        "model.step_fraction": fraction,
+    }
+    settings: dict[str, Any] = {"memory": int(method[-1]), "slots": 1} if adapting else {}
     if start == "burnin":
-        overrides += [
-            "--model.burn_in_optimizer.optimizer=torch.optim.Adam",
-            "--model.burn_in_optimizer.optimizer.lr=1e-3",
-            "--model.burn_in_optimizer.optimizer.betas=[0.9,0.99]",
-            f"--model.burn_in_optimizer.steps={adam}",
-        ]
+        optimizer = component("torch.optim.Adam", lr=1e-3, betas=[0.9, 0.99])
+        overrides["model.burn_in_optimizer"] = {"optimizer": optimizer, "steps": adam}
     elif start == "random":
-        overrides.append("--model.noise=0.01")
+        overrides["model.noise"] = 0.01
     else:
-        overrides += [
-            "--model.sampler.paper_mode=true",
-            "--model.sampler.temperature=1e-6",
-            "--model.schedule=lightning_sgmcmc.schedules.PolynomialDecay",
-            f"--model.schedule.b={10 * PASS}",
-            "--model.schedule.gamma=2.0",
-        ]
-    if rate:
-        first, last = (10 * PASS, 45 * PASS) if start == "burnin" else (5 * PASS, 20 * PASS)
-        overrides += [
-            "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",
-            f"--trainer.callbacks.rate={rate}",
-            f"--trainer.callbacks.start={first}",
-            f"--trainer.callbacks.stop={last}",
-            f"--trainer.callbacks.every={PASS}",
-        ]
-    return Cell(f"{start}-{method}-{int(100 * rate)}", CONFIG, tuple(overrides))
+        settings |= {"paper_mode": True, "temperature": 1e-6}
+        overrides |= schedule("PolynomialDecay", b=10 * PASS, gamma=2.0)
+    name = "HASGLD" if adapting else "SGLD"
+    overrides |= sampler(name, lr, gaussian(1.0), **settings)
+    return Cell(f"{start}-{method}-{int(100 * rate)}", CONFIG, overrides)
 
 
 def _on_layer(layer: int, method: str, rate: float) -> Cell:
     base = cell("burnin", method, rate, STEP["burnin"][method], FRACTION["burnin"])
-    field = ("--data.field=spe10", f"--data.layer={layer}")
-    return Cell(_layer_name(layer, method, rate), CONFIG, (*field, *base.overrides))
+    field = {"data.field": "spe10", "data.layer": layer}
+    return base.but(f"spe10-{layer}-{method}-{int(100 * rate)}", field)
 
 
-def _layer_name(layer: int, method: str, rate: float) -> str:
-    return f"spe10-{layer}-{method}-{int(100 * rate)}"
+def error(result: Result) -> tuple[float, float, float]:
+    """Return mean and median error of the ensemble, and the mean where burn-in ended."""
+    ensemble, before = result["metrics"]["ensemble"], result["metrics"]["burn_in"]
+    mean, median = (ensemble[f"relative_l2_{kind}_percent"] for kind in ("mean", "median"))
+    return mean, median, before["relative_l2_mean_percent"]
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the table as Markdown, ours beside the paper's; unfinished cells are hyphens."""
-    return _render_choices(results) if chosen_from else _render_table(results)
-
-
-def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
-        "Mean (median) relative L2 error on 300 test fields, percent; in brackets the error where "
-        "burn-in ended.",
-        "",
-        "| beginning | method | no pruning | 30 % | 50 % | 70 % |",
-        "|---|---|---|---|---|---|",
+def _errors(rates: tuple[float, ...]) -> list[Column]:
+    titles = [f"{round(100 * rate)} %" if rate else "no pruning" for rate in rates]
+    names = [f"{{}}-{round(100 * rate)}" for rate in rates]
+    form = "{:.3g} ({:.3g}) [{:.3g}]"
+    return [
+        Column(title, error, form, cell=name, better="lower")
+        for title, name in zip(titles, names, strict=True)
     ]
-    for method, row in TABLE_1.items():
-        numbers = " | ".join(f"{row[rate]:.2f}" for rate in RATES)
-        lines.append(f"| *paper* | {method} | {numbers} |")
-    for start, label in STARTS.items():
-        for method in STEP[start]:
-            numbers = " | ".join(
-                _number(results.get(f"{start}-{method}-{int(100 * rate)}")) for rate in RATES
-            )
-            lines.append(f"| {label} | {METHODS[method]} | {numbers} |")
-    if any(result and name.startswith("spe10-") for name, result in results.items()):
-        lines += _render_layers(results)
-    return "\n".join(lines)
 
 
-def _render_layers(results: dict[str, dict[str, Any] | None]) -> list[str]:
-    lines = [
-        "",
-        "The same on k_x of SPE10 layers, from an Adam burn-in, chain at T = 1; with it the mean "
-        "coverage of the 90 % bands.",
-        "",
-        "| SPE10 layer | method | no pruning | 50 % | coverage, no pruning | coverage, 50 % |",
-        "|---|---|---|---|---|---|",
-    ]
-    for layer, label in LAYERS.items():
-        for method, long_name in METHODS.items():
-            row = [results.get(_layer_name(layer, method, rate)) for rate in LAYER_RATES]
-            entries = [_number(result) for result in row] + [_coverage(result) for result in row]
-            lines.append(f"| {label} | {long_name} | {' | '.join(entries)} |")
-    return lines
-
-
-def _number(result: dict[str, Any] | None) -> str:
-    if result is None:
-        return "-"
-    metrics = result["metrics"]
-    mean, median = (
-        metrics["ensemble"][f"relative_l2_{kind}_percent"] for kind in ("mean", "median")
+COLUMNS, LAYER_COLUMNS = _errors(RATES), _errors(LAYER_RATES)
+COVERAGE = [
+    Column(
+        f"coverage, {c.title}", "metrics.ensemble.coverage_90", "{:.1f} %", scale=100, cell=c.cell
     )
-    burn_in = metrics["burn_in"]["relative_l2_mean_percent"]
-    return f"{mean:.3g} ({median:.3g}) [{burn_in:.3g}]"
+    for c in LAYER_COLUMNS
+]
+ROWS = [
+    *(
+        paper_row(["*paper*", method], COLUMNS, [row[r] for r in RATES])
+        for method, row in TABLE_1.items()
+    ),
+    *(
+        Row([label, METHODS[m]], f"{start}-{m}")
+        for start, label in STARTS.items()
+        for m in STEP[start]
+    ),
+]
+LAYER_ROWS = [
+    Row([label, long_name], f"spe10-{layer}-{method}")
+    for layer, label in LAYERS.items()
+    for method, long_name in METHODS.items()
+]
 
 
-def _coverage(result: dict[str, Any] | None) -> str:
-    if result is None:
-        return "-"
-    return f"{100 * result['metrics']['ensemble']['coverage_90']:.1f} %"
+def report(results: Results) -> Iterator[str | Table]:
+    """Yield the table of the embedded field, and that of the layers once one is finished."""
+    yield (
+        "Mean (median) relative L2 error on 300 test fields, percent; in brackets the error where "
+        "burn-in ended."
+    )
+    yield Table(["beginning", "method"], COLUMNS, ROWS)
+    if any(result and name.startswith("spe10-") for name, result in results.items()):
+        yield (
+            "The same on k_x of SPE10 layers, from an Adam burn-in, chain at T = 1; with it the "
+            "mean coverage of the 90 % bands."
+        )
+        yield Table(["SPE10 layer", "method"], [*LAYER_COLUMNS, *COVERAGE], LAYER_ROWS)
 
 
-def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
+EXPERIMENT = Experiment(
+    cells,
+    report,
+    Choices(
+        choices,
+        [Column("error", "metrics.ensemble_val.relative_l2_mean_percent", "{:.3g}")],
         "Mean relative L2 error of the ensemble on 120 held-out training fields, percent.",
-        "",
-        "| run | error |",
-        "|---|---|",
-    ]
-    for name, result in results.items():
-        value = "-"
-        if result is not None:
-            error = result["metrics"]["ensemble_val"]["relative_l2_mean_percent"]
-            value = f"{error:.3g}"
-        lines.append(f"| {name} | {value} |")
-    return "\n".join(lines)
+    ),
+    left_out,
+)

@@ -23,10 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tasks.experiments.experiment import Cell, Study
-from tasks.experiments.hasgld import table2_report, table2_shift
+from tasks.experiments.experiment import Cell, Choices, Experiment, Study
+from tasks.experiments.hasgld import table2_report
 from tasks.experiments.hasgld.table1 import METHODS
 from tasks.experiments.hasgld.table2_references import references
+from tasks.experiments.hasgld.table2_shift import panel
+from tasks.experiments.overrides import Component, built, component, ours, pruning, sampler
+from tasks.experiments.tables import Results, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +59,8 @@ FRACTION = {"paper": 0.01, "unet": 0.005}
 #: Power of kappa that stands before the network, see FlowNet.
 POWER = {"additive": 1.0, "lognormal": 0.5}
 TRAINING = 1200
+#: The metric of all chains but HASGLD's.
+METRIC: Component = ours("RMSProp", alpha=0.99, eps=1e-12, floor=0.5)
 #: Momentum of the chain and fraction of the largest stable step that were tried.
 CHAINS = ((0.99, 0.1), (0.99, 0.02), (0.99, 0.005))
 #: Steps of HASGLD-SA that were tried; the largest stable one is 12.
@@ -75,71 +80,57 @@ def cells() -> list[Cell | Study]:
     found += [network("unet", "profile", kind, 64) for kind in KINDS]
     found += [network("paper", form, "additive", 64) for form in ("plain", "conservative")]
     found += [method(name, rate) for name in METHODS for rate in RATES]
-    found += [Study(f"shift-{kind}", partial(table2_shift.panel, kind=kind)) for kind in KINDS]
+    found += [Study(f"shift-{kind}", partial(panel, kind=kind)) for kind in KINDS]
     return found
 
 
-def choices() -> list[Cell | Study]:
+def choices() -> list[Cell]:
     """Return the runs that the protocol was chosen from, on 200 held-out training fields."""
-    found: list[Cell | Study] = []
+    found: list[tuple[str, Cell, dict[str, Any]]] = []
     for kind in KINDS:
-        for power in (0.0, 0.5, 1.0):
-            run = network("unet", "physics", kind, 64)
-            found.append(_trial(f"power-{kind}-{power:g}", run, f"--model.power={power}"))
+        run = network("unet", "physics", kind, 64)
+        found += [(f"power-{kind}-{a:g}", run, {"model.power": a}) for a in (0.0, 0.5, 1.0)]
+    run = network("unet", "physics", "additive", 64)
     for momentum, fraction in CHAINS:
-        run = network("unet", "physics", "additive", 64)
-        what = (f"--model.sampler.momentum={momentum}", f"--model.step_fraction={fraction}")
-        found.append(_trial(f"chain-{momentum}-{fraction}", run, *what))
-    for lr in HASGLD_STEPS:
-        run = method("hasgld1", 0.0)
-        found.append(_trial(f"hasgld1-{lr:g}", run, f"--model.sampler.lr={lr}"))
-    return found
-
-
-def _trial(name: str, run: Cell, *overrides: str) -> Cell:
-    return Cell(f"trial-{name}", run.config, (*run.overrides, *overrides, "--data.num_val=200"))
+        tried = {"model.sampler.momentum": momentum, "model.step_fraction": fraction}
+        found.append((f"chain-{momentum}-{fraction}", run, tried))
+    run = method("hasgld1", 0.0)
+    found += [(f"hasgld1-{lr:g}", run, {"model.sampler.lr": lr}) for lr in HASGLD_STEPS]
+    return [run.but(f"trial-{name}", tried | {"data.num_val": 200}) for name, run, tried in found]
 
 
 def network(net: Net, form: Form, kind: Kind, terms: int) -> Cell:
     """Return the run of a network on a kind of field."""
-    overrides = [
-        *_lengths(net, kind),
-        f"--data.kind={kind}",
-        f"--data.terms={terms}",
-        f"--data.batch_size={BATCH[net]}",
-    ]
+    overrides = _lengths(net, kind) | {"data.kind": kind, "data.terms": terms}
+    overrides |= _sampler("SGHMC", momentum=0.99, preconditioner=METRIC)
     if net == "unet":
-        overrides.append("--model.net=tasks.nets.unet.UNet")
+        overrides["model.net"] = component("tasks.nets.unet.UNet")
     if form != "plain":
-        overrides.append("--model.conservative=true")
+        overrides["model.conservative"] = True
     if form in ("physics", "profile"):
-        overrides += [f"--model.power={POWER[kind]}", "--model.symmetric=true"]
+        overrides |= {"model.power": POWER[kind], "model.symmetric": True}
     if form == "profile":
-        overrides.append("--model.noise_by_output=true")
-    return Cell(f"{net}-{form}-{kind}-{terms}", CONFIG, tuple(overrides))
+        overrides["model.noise_by_output"] = True
+    return Cell(f"{net}-{form}-{kind}-{terms}", CONFIG, overrides)
 
 
 def method(name: str, rate: float) -> Cell:
-    """Return one of the paper's cells: its network, pruned while Adam runs, and its sampler."""
+    """Return one of the paper's cells: its network, pruned while Adam runs, and its sampler.
+
+    SGLD has the frozen metric of the other cells here: it is pSGLD.
+    """
     batches = _batches("paper")
-    overrides = [*_lengths("paper", "additive"), f"--data.batch_size={BATCH['paper']}"]
     if name == "sgld":
-        overrides += ["--model.sampler=lightning_sgmcmc.SGLD"]
+        drawn = _sampler("SGLD", preconditioner=METRIC)
     else:
-        overrides += [
-            "--model.sampler=lightning_sgmcmc.HASGLD",
-            f"--model.sampler.memory={name[-1]}",
-        ]
-    overrides += ["--model.sampler.lr=auto"]
-    if rate:
-        overrides += [
-            "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",
-            f"--trainer.callbacks.rate={rate}",
-            f"--trainer.callbacks.start={10 * batches}",
-            f"--trainer.callbacks.stop={40 * batches}",
-            f"--trainer.callbacks.every={batches}",
-        ]
-    return Cell(f"{name}-{int(100 * rate)}", CONFIG, tuple(overrides))
+        drawn = _sampler("HASGLD", memory=int(name[-1]), slots=1)
+    overrides = _lengths("paper", "additive") | drawn
+    overrides |= pruning(rate, 10 * batches, 40 * batches, batches)
+    return Cell(f"{name}-{int(100 * rate)}", CONFIG, overrides)
+
+
+def _sampler(name: str, **settings: Any) -> dict[str, Any]:
+    return sampler(name, "auto", ours("FanInGaussianPrior", variance=2.0), **settings)
 
 
 def _batches(net: Net) -> int:
@@ -147,26 +138,33 @@ def _batches(net: Net) -> int:
     return -(-TRAINING // BATCH[net])
 
 
-def _lengths(net: Net, kind: Kind) -> list[str]:
+def _lengths(net: Net, kind: Kind) -> dict[str, Any]:
     """Return what says how long to run."""
-    batches = _batches(net)
-    adam = ADAM[net, kind]
+    batches, adam = _batches(net), ADAM[net, kind]
+    return {
+        "model.burn_in_optimizer.steps": batches * adam,
+        "model.burn_in": batches * (adam + SETTLE),
+        "model.step_fraction": FRACTION[net],
+        "model.thinning": batches // 2,
+        "trainer.max_steps": batches * (adam + SETTLE + SAMPLE),
+        "data.batch_size": BATCH[net],
+    }
+
+
+def report(results: Results) -> list[str | Table]:
+    """Return the paper's table, its cells as measured, the networks and the references."""
+    labels = {name: (METHODS[name], built(method(name, 0.0).overrides)) for name in METHODS}
     return [
-        f"--model.burn_in_optimizer.steps={batches * adam}",
-        f"--model.burn_in={batches * (adam + SETTLE)}",
-        f"--model.step_fraction={FRACTION[net]}",
-        f"--model.thinning={batches // 2}",
-        f"--trainer.max_steps={batches * (adam + SETTLE + SAMPLE)}",
+        table2_report.paper_table(labels),
+        table2_report.network_table(results, KINDS, TERMS),
+        table2_report.reference_table(results, KINDS, TERMS),
+        table2_report.shift_table(results, KINDS),
     ]
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the paper's table, its cells as measured, the networks and the references."""
-    if chosen_from:
-        return table2_report.render_choices(results)
-    return table2_report.render(results, KINDS, TERMS)
-
-
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return error over the number of modes, and what becomes of a network on other fields."""
     return table2_report.figures(results, KINDS, TERMS)
+
+
+EXPERIMENT = Experiment(cells, report, Choices(choices, table2_report.TRIED), figures=figures)

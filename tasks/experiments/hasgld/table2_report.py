@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tasks.experiments.hasgld.table1 import METHODS
+from lightning_sgmcmc.figures import new_figure
+from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
 from tasks.pde_perm import TABLE_2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Results = dict[str, dict[str, Any] | None]
 
 NETS = {"paper": "paper's network", "unet": "U-Net"}
 FORMS = {
@@ -22,106 +21,22 @@ FORMS = {
 }
 
 
-def render(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> str:
-    """Return all tables as Markdown; unfinished cells are hyphens."""
-    return "\n".join(
-        [
-            *_paper(results),
-            "",
-            *_networks(results, kinds, terms),
-            "",
-            *_references(results, kinds, terms),
-            "",
-            *_shift(results, kinds),
-        ]
-    )
+def _errors(result: Result) -> tuple[float, float]:
+    parts = (result["metrics"][part] for part in ("ensemble", "burn_in"))
+    error, before = (part["relative_l2_mean_percent"] for part in parts)
+    return error, before
 
 
-def render_choices(results: Results) -> str:
-    """Return what was measured on held-out training fields as Markdown."""
-    lines = [
-        "| run | mean error, % | where burn-in ended, % | coverage of 90 % bands | kinetic, "
-        "configurational temperature |",
-        "|---|---|---|---|---|",
-    ]
-    for name, result in results.items():
-        if result is None:
-            lines.append(f"| {name} | - | - | - | - |")
-            continue
-        metrics = result["metrics"]
-        ensemble, before = metrics["ensemble_val"], metrics["burn_in_val"]
-        lines.append(
-            f"| {name} | {ensemble['relative_l2_mean_percent']:.3g} | "
-            f"{before['relative_l2_mean_percent']:.3g} | {100 * ensemble['coverage_90']:.0f} | "
-            f"{_temperatures(result)} |"
-        )
-    return "\n".join(lines)
+def _by_edge(result: Result) -> tuple[float, ...]:
+    ensemble = result["metrics"]["ensemble"]
+    return tuple(100 * ensemble[f"coverage_90_output_{p}"] for p in ("p05", "p95"))
 
 
-def _paper(results: Results) -> list[str]:
-    """Return the paper's table beside its cells as measured."""
-    rates = list(next(iter(TABLE_2.values())))
-    lines = [
-        "| additive, p = 64, paper's network | no pruning | 30 % | 50 % |",
-        "|---|---|---|---|",
-    ]
-    for name, label in METHODS.items():
-        row = " | ".join(f"{TABLE_2[label][rate]:.2f}" for rate in rates)
-        lines.append(f"| *paper*, {label} | {row} |")
-        row = " | ".join(_cell(results.get(f"{name}-{int(100 * rate)}")) for rate in rates)
-        lines.append(f"| ours, {label} | {row} |")
-    return lines
-
-
-def _cell(result: dict[str, Any] | None) -> str:
-    if result is None:
-        return "-"
-    error, before = (
-        result["metrics"][part]["relative_l2_mean_percent"] for part in ("ensemble", "burn_in")
-    )
-    return f"{error:.2f} [{before:.2f}]"
-
-
-def _networks(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> list[str]:
-    """Return a row for every run of a network that is finished."""
-    lines = [
-        "| field | modes | network | form | mean error, % (median, largest) | where burn-in ended, "
-        "% | coverage of 50, 90, 95 % bands | of 90 % bands by edge | CRPS / mean absolute error "
-        "| imbalance (the truth's) | kinetic, configurational temperature | R-hat |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for kind in kinds:
-        for net, net_label in NETS.items():
-            for form, form_label in FORMS.items():
-                for p in terms:
-                    result = results.get(f"{net}-{form}-{kind}-{p}")
-                    if result is not None:
-                        row = " | ".join(_row(result))
-                        lines.append(f"| {kind} | {p} | {net_label} | {form_label} | {row} |")
-    return lines
-
-
-def _row(result: dict[str, Any]) -> list[str]:
-    metrics = result["metrics"]
-    ensemble = metrics["ensemble"]
-    errors = [ensemble[f"relative_l2_{k}_percent"] for k in ("mean", "median", "max")]
-    return [
-        f"{errors[0]:.3g} ({errors[1]:.3g}, {errors[2]:.3g})",
-        f"{metrics['burn_in']['relative_l2_mean_percent']:.3g}",
-        _coverage(ensemble),
-        " to ".join(f"{100 * ensemble[f'coverage_90_output_{p}']:.0f}" for p in ("p05", "p95")),
-        f"{ensemble['crps']:.2g} / {ensemble['mae']:.2g}",
-        f"{ensemble['imbalance']:.0e} ({ensemble['imbalance_of_truth']:.0e})",
-        _temperatures(result),
-        _r_hat(result),
-    ]
-
-
-def _coverage(row: dict[str, float]) -> str:
+def _bands(row: Mapping[str, float]) -> str:
     return ", ".join(f"{100 * row[f'coverage_{p}']:.0f}" for p in (50, 90, 95))
 
 
-def _temperatures(result: dict[str, Any]) -> str:
+def _temperatures(result: Result) -> str:
     """Return both temperatures; overdamped chains have no kinetic one."""
     diagnostics = result["diagnostics"]
     kinetic = diagnostics.get("kinetic_temperature")
@@ -129,65 +44,131 @@ def _temperatures(result: dict[str, Any]) -> str:
     return f"{'-' if kinetic is None else f'{kinetic:.2f}'}, {configurational:.2f}"
 
 
-def _r_hat(result: dict[str, Any]) -> str:
-    return f"{result['diagnostics']['mixing']['predictions']['rhat']['median']:.2f}"
+def _of(form: str, *names: str) -> dict[str, Any]:
+    """Return the numbers of the ensemble with these names, and their form."""
+
+    def read(result: Result) -> tuple[float, ...]:
+        return tuple(result["metrics"]["ensemble"][name] for name in names)
+
+    return {"at": read, "form": form}
 
 
-def _references(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> list[str]:
-    """Return the references as a table."""
-    lines = [
-        "| field | modes | | mean error, % | median, % | largest, % | imbalance (the truth's) | "
-        "coverage of 50, 90, 95 % bands |",
-        "|---|---|---|---|---|---|---|---|",
+ERRORS = [f"relative_l2_{kind}_percent" for kind in ("mean", "median", "max")]
+NETWORK_COLUMNS = [
+    Column(
+        "mean error, % (median, largest)", **_of("{:.3g} ({:.3g}, {:.3g})", *ERRORS), better="lower"
+    ),
+    Column("where burn-in ended, %", f"metrics.burn_in.{ERRORS[0]}", "{:.3g}"),
+    Column("coverage of 50, 90, 95 % bands", lambda run: _bands(run["metrics"]["ensemble"])),
+    Column("of 90 % bands by edge", _by_edge, "{:.0f} to {:.0f}"),
+    Column("CRPS / mean absolute error", **_of("{:.2g} / {:.2g}", "crps", "mae")),
+    Column(
+        "imbalance (the truth's)",
+        **_of("{:.0e} ({:.0e})", "imbalance", "imbalance_of_truth"),
+    ),
+    Column("kinetic, configurational temperature", _temperatures),
+    Column("R-hat", "diagnostics.mixing.predictions.rhat.median"),
+]
+REFERENCE_COLUMNS = [
+    Column("mean error, %", "relative_l2_mean_percent", better="lower"),
+    Column("median, %", "relative_l2_median_percent"),
+    Column("largest, %", "relative_l2_largest_percent", digits=1),
+    Column(
+        "imbalance (the truth's)",
+        lambda row: (row["imbalance"], row["imbalance_of_truth"]),
+        "{:.0e} ({:.0e})",
+    ),
+    Column(
+        "coverage of 50, 90, 95 % bands",
+        lambda row: (
+            f"({row['milliseconds']:.0f} ms a field)" if "milliseconds" in row else _bands(row)
+        ),
+    ),
+]
+SHIFT_COLUMNS = [
+    Column("mean error, %", "error_percent", "{:.3g}", better="lower"),
+    Column("deviation over draws, %", "deviation_of_weights_percent", "{:.2g}"),
+    Column("with noise, %", "deviation_percent", "{:.3g}"),
+    Column("coverage of 90 % bands", "coverage_90", digits=0, scale=100),
+    Column("rank correlation of error and deviation", "rank_correlation", better="higher"),
+]
+TRIED = [
+    Column("mean error, %", f"metrics.ensemble_val.{ERRORS[0]}", "{:.3g}", better="lower"),
+    Column("where burn-in ended, %", f"metrics.burn_in_val.{ERRORS[0]}", "{:.3g}"),
+    Column("coverage of 90 % bands", "metrics.ensemble_val.coverage_90", digits=0, scale=100),
+    Column("kinetic, configurational temperature", _temperatures),
+]
+
+
+def paper_table(labels: Mapping[str, tuple[str, str]]) -> Table:
+    """Return the paper's table beside its cells as measured.
+
+    Args:
+        labels: What the paper calls a method, and what is built here.
+    """
+    rates = list(next(iter(TABLE_2.values())))
+    columns = [
+        Column(
+            f"{round(100 * rate)} %" if rate else "no pruning",
+            _errors,
+            "{:.2f} [{:.2f}]",
+            cell=f"{{}}-{round(100 * rate)}",
+        )
+        for rate in rates
     ]
+    rows = []
+    for name, (theirs, own) in labels.items():
+        numbers = [TABLE_2[theirs][rate] for rate in rates]
+        rows += [
+            paper_row([f"*paper*, {theirs}"], columns, numbers),
+            Row([f"ours, {own}"], name),
+        ]
+    return Table(["additive, p = 64, paper's network"], columns, rows)
+
+
+def network_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
+    """Return a row for every run of a network that is finished."""
+    rows = [
+        Row([kind, str(p), net_label, form_label], name)
+        for kind in kinds
+        for net, net_label in NETS.items()
+        for form, form_label in FORMS.items()
+        for p in terms
+        if results.get(name := f"{net}-{form}-{kind}-{p}") is not None
+    ]
+    return Table(["field", "modes", "network", "form"], NETWORK_COLUMNS, rows)
+
+
+def reference_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
+    """Return the references as a table."""
+    rows = []
     for kind in kinds:
         for p in terms:
             content = results.get(f"references-{kind}-{p}") or {}
             for name, row in content.get("rows", {}).items():
-                label = name
-                if name.startswith("quadratic"):
-                    label += f", {content['quadratic']} leading"
-                bands = (
-                    f"({row['milliseconds']:.0f} ms a field)"
-                    if "milliseconds" in row
-                    else _coverage(row)
-                )
-                lines.append(
-                    f"| {kind} | {p} | {label} | {row['relative_l2_mean_percent']:.2f} | "
-                    f"{row['relative_l2_median_percent']:.2f} | "
-                    f"{row['relative_l2_largest_percent']:.1f} | "
-                    f"{row['imbalance']:.0e} ({row['imbalance_of_truth']:.0e}) | {bands} |"
-                )
-    return lines
+                leading = f", {content['quadratic']} leading" if name.startswith("quad") else ""
+                rows.append(Row([kind, str(p), name + leading], record=row))
+    return Table(["field", "modes", ""], REFERENCE_COLUMNS, rows)
 
 
-def _shift(results: Results, kinds: Sequence[str]) -> list[str]:
+def shift_table(results: Results, kinds: Sequence[str]) -> Table:
     """Return what became of a network on other fields."""
-    lines = [
-        "| trained on | tested on | mean error, % | deviation over draws, % | with noise, % | "
-        "coverage of 90 % bands | rank correlation of error and deviation |",
-        "|---|---|---|---|---|---|---|",
+    rows = [
+        Row([kind, name], record=row)
+        for kind in kinds
+        for name, row in (results.get(f"shift-{kind}") or {}).get("rows", {}).items()
     ]
-    for kind in kinds:
-        content = results.get(f"shift-{kind}") or {}
-        for name, row in content.get("rows", {}).items():
-            lines.append(
-                f"| {kind} | {name} | {row['error_percent']:.3g} | "
-                f"{row['deviation_of_weights_percent']:.2g} | {row['deviation_percent']:.3g} | "
-                f"{100 * row['coverage_90']:.0f} | {row['rank_correlation']:.2f} |"
-            )
-    return lines
+    return Table(["trained on", "tested on"], SHIFT_COLUMNS, rows)
 
 
 def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dict[str, Figure]:
     """Return the error over the number of modes, and deviation over error on other fields."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
     made = {}
     curves = [(kind, _curves(results, kind, terms)) for kind in kinds]
     if any(len(points) > 1 for _, found in curves for points in found.values()):
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        figure = new_figure(9, 3.6)
         names = list(dict.fromkeys(name for _, found in curves for name in found))
         for axes, (kind, found) in zip(figure.subplots(1, len(kinds)), curves, strict=True):
             for name, points in found.items():
@@ -207,7 +188,7 @@ def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dic
     for kind in kinds:
         content = results.get(f"shift-{kind}")
         if content is not None:
-            figure = Figure(figsize=(5.5, 4), layout="constrained")
+            figure = new_figure(5.5, 4)
             axes = figure.subplots()
             for name, row in content["rows"].items():
                 axes.scatter(row["errors"], row["deviations_of_weights"], s=6, label=name)

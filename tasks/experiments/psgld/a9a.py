@@ -9,26 +9,27 @@ Metropolis-corrected HMC on all the data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp, Sampler
 from lightning_sgmcmc.diagnostics import ess, rhat
+from lightning_sgmcmc.figures import new_figure
 from tasks.data.libsvm import A9AData
-from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.experiment import Best, Cell, Choices, Experiment, Study
 from tasks.experiments.logistic_chains import sample_chains
 from tasks.experiments.logistic_hmc import sample_hmc, with_intercept
+from tasks.experiments.loop import Array
+from tasks.experiments.overrides import gaussian, sampler
+from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
 from tasks.laplace import Laplace, laplace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Array = NDArray[np.float64]
 
 CONFIG = "a9a.yaml"
 PRIOR_VARIANCE = 10.0
@@ -78,17 +79,11 @@ REFERENCES = {
 
 def cells() -> list[Cell | Study]:
     """Return the references, the paper's two runs and one run of every method."""
+    prior = gaussian(PRIOR_VARIANCE)
+    adapting = {"model.freeze_preconditioner": False}
     published = [
-        Cell("sgld-published", CONFIG, ("--model.sampler.lr=0.05",)),
-        Cell(
-            "psgld-published",
-            CONFIG,
-            (
-                "--model.sampler=lightning_sgmcmc.PSGLD",
-                "--model.sampler.lr=0.05",
-                "--model.freeze_preconditioner=false",
-            ),
-        ),
+        Cell("sgld-published", CONFIG, sampler("SGLD", 0.05, prior)),
+        Cell("psgld-published", CONFIG, sampler("PSGLD", 0.05, prior) | adapting),
     ]
     references: list[Cell | Study] = [
         Study(name, partial(reference, name.startswith("hmc"), intercept))
@@ -216,69 +211,9 @@ def _variances(x: Array, covariance: Array) -> Array:
     return found
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the table as Markdown, ours beside the paper's; unfinished runs are hyphens."""
-    return _render_choices(results) if chosen_from else _render_table(results)
-
-
-def _render_table(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
-        "Test error in percent: of one run's ensemble (mean and standard deviation over 8 runs), "
-        "and of single draws (mean, 95 % interval). NLL and the mean distance of the probabilities "
-        "from Laplace's are those of all draws of the 8 runs together; so are the standard "
-        "deviations of the test logits and of the weights, over Laplace's, and the ESS (medians; "
-        "2,320 draws, references: 4,000).",
-        "",
-        "| | step | ensemble | one draw | NLL | distance | logits | weights | ESS |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| *paper*: {name} | | {value:.2f} | | | | | | |" for name, value in PUBLISHED.items()
-    ]
-    labels = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
-    for name, label in labels.items():
-        lines.append(f"| {label} | {' | '.join(_row(results.get(name)))} |")
-    for name, (_, label) in REFERENCES.items():
-        result = results.get(name)
-        if result is not None and "acceptance" in result:
-            chains, draws = result["chain_error_percent"], result["draw_error_percent"]
-            lines += [
-                "",
-                f"{label}: acceptance {result['acceptance']:.2f}, {result['divergences']} "
-                f"divergences, smallest ESS {result['min_ess']:,.0f}, R-hat at most "
-                f"{result['max_rhat']:.3f}; {result['error_percent']:.2f} % error of all draws "
-                f"together, {min(chains):.2f} to {max(chains):.2f} % of the chains; "
-                f"{100 * draws['at_most_published']:.1f} % of draws have "
-                f"{PUBLISHED['pSGLD']:.2f} % or less.",
-            ]
-    return "\n".join(lines)
-
-
-def _row(result: dict[str, Any] | None) -> list[str]:
-    if result is None:
-        return ["-"] * 8
-    values = summary(result)
-    chains, draws = values["chain_error_percent"], values["draw_error_percent"]
-    low, high = (draws["quantiles"][q] for q in ("0.025", "0.975"))
-    return [
-        _number(values.get("lr"), ".4g"),
-        f"{np.mean(chains):.2f} ± {np.std(chains, ddof=1):.2f}",
-        f"{draws['mean']:.2f} ({low:.2f} to {high:.2f})",
-        f"{values['nll']:.4f}",
-        f"{values['gap']:.4f}",
-        _number(values.get("logit_sd"), ".2f"),
-        _number(values.get("weight_sd"), ".2f"),
-        _number(values.get("ess"), ".0f"),
-    ]
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def summary(result: dict[str, Any]) -> dict[str, Any]:
+def summary(result: Result | None) -> Result | None:
     """Return what the table shows of a run of the task or of a study, under the same names."""
-    if "metrics" not in result:
+    if result is None or "metrics" not in result:
         return result
     details = result["task_details"]
     weights = result["diagnostics"].get("mixing", {}).get("weights", {})
@@ -292,68 +227,95 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _render_choices(results: dict[str, dict[str, Any] | None]) -> str:
-    lines = [
-        f"Of all draws of eight runs, on {NUM_VAL} held-out training examples: mean distance of "
-        "the probabilities from those of the Laplace approximation for the same training examples, "
-        "NLL, and error in percent.",
-        "",
-        "| run | distance | NLL | error |",
-        "|---|---|---|---|",
-    ]
-    for name, result in results.items():
-        values = (
-            ("-", "-", "-")
-            if result is None
-            else (
-                f"{result['gap']:.4f}",
-                f"{result['nll']:.4f}",
-                f"{result['error_percent']:.2f}",
+def _of_chains(values: Result) -> tuple[float, float]:
+    """Return mean and standard deviation of the errors of single runs' ensembles."""
+    chains = values["chain_error_percent"]
+    return float(np.mean(chains)), float(np.std(chains, ddof=1))
+
+
+def _of_draws(values: Result) -> tuple[float, float, float]:
+    """Return the mean error of single draws, and the ends of their 95 % interval."""
+    draws = values["draw_error_percent"]
+    return draws["mean"], draws["quantiles"]["0.025"], draws["quantiles"]["0.975"]
+
+
+NAMES = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
+COLUMNS = [
+    Column("step", "lr", "{:.4g}"),
+    Column("ensemble", _of_chains, "{:.2f} ± {:.2f}", better="lower"),
+    Column("one draw", _of_draws, "{:.2f} ({:.2f} to {:.2f})", better="lower"),
+    Column("NLL", "nll", digits=4, better="lower"),
+    Column("distance", "gap", digits=4, better="lower"),
+    Column("logits", "logit_sd"),
+    Column("weights", "weight_sd"),
+    Column("ESS", "ess", digits=0, better="higher"),
+]
+DISTANCE = COLUMNS[4]
+
+
+def report(results: Results) -> Iterator[str | Table]:
+    """Yield the paper's numbers and ours, and how good the references are."""
+    yield (
+        "Test error in percent: of one run's ensemble (mean and standard deviation over 8 runs), "
+        "and of single draws (mean, 95 % interval). NLL and the mean distance of the probabilities "
+        "from Laplace's are those of all draws of the 8 runs together; so are the standard "
+        "deviations of the test logits and of the weights, over Laplace's, and the ESS (medians; "
+        "2,320 draws, references: 4,000)."
+    )
+    rows = [paper_row([f"*paper*: {n}"], COLUMNS, (None, v)) for n, v in PUBLISHED.items()]
+    rows += [Row([label], record=summary(results.get(name))) for name, label in NAMES.items()]
+    yield Table([""], COLUMNS, rows)
+    for name, (_, label) in REFERENCES.items():
+        result = results.get(name)
+        if result is not None and "acceptance" in result:
+            chains, draws = result["chain_error_percent"], result["draw_error_percent"]
+            yield (
+                f"{label}: acceptance {result['acceptance']:.2f}, {result['divergences']} "
+                f"divergences, smallest ESS {result['min_ess']:,.0f}, R-hat at most "
+                f"{result['max_rhat']:.3f}; {result['error_percent']:.2f} % error of all draws "
+                f"together, {min(chains):.2f} to {max(chains):.2f} % of the chains; "
+                f"{100 * draws['at_most_published']:.1f} % of draws have "
+                f"{PUBLISHED['pSGLD']:.2f} % or less."
             )
-        )
-        lines.append(f"| {name} | {' | '.join(values)} |")
-    return "\n".join([*lines, "", f"Closest: {', '.join(_closest(results))}."])
 
 
-def _closest(results: dict[str, dict[str, Any] | None]) -> list[str]:
-    """Return each method with the step of its smallest distance, of those that are finished."""
-    found = []
-    for method, steps in GRID.items():
-        runs = [results.get(f"{method}-lr{lr:g}") for lr in steps]
-        gaps = {lr: run["gap"] for lr, run in zip(steps, runs, strict=True) if run is not None}
-        if gaps:
-            found.append(f"{method} at {min(gaps, key=lambda lr: gaps[lr]):g}")
-    return found
-
-
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return the spread of the test errors, of single draws and of whole ensembles."""
-    from matplotlib.figure import Figure
-
-    labels = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
-    shown = [name for name in labels if results.get(name) is not None]
-    figure = Figure(figsize=(7.2, 0.8 + 0.42 * len(shown)), layout="constrained")
+    shown = {NAMES[n]: values for n in NAMES if (values := summary(results.get(n))) is not None}
+    figure = new_figure(7.2, 0.8 + 0.42 * len(shown))
     axes = figure.subplots()
-    for i, name in enumerate(shown):
-        result = results[name]
-        assert result is not None
-        values = summary(result)
-        quantiles = values["draw_error_percent"]["quantiles"]
-        low, high = quantiles["0.025"], quantiles["0.975"]
+    for i, values in enumerate(shown.values()):
+        mean, low, high = _of_draws(values)
         axes.plot([low, high], [-i, -i], color="0.75", lw=5, solid_capstyle="butt", zorder=1)
-        axes.plot(values["draw_error_percent"]["mean"], -i, "|", color="0.3", ms=11, zorder=2)
+        axes.plot(mean, -i, "|", color="0.3", ms=11, zorder=2)
         chains = values["chain_error_percent"]
         axes.plot(chains, [-i] * len(chains), "o", color="0.0", mfc="none", ms=5, zorder=3)
-    axes.axvline(PUBLISHED["pSGLD"], color="0.0", lw=1, ls=":")
-    axes.annotate(
-        "published",
-        (PUBLISHED["pSGLD"], 0.5),
-        xytext=(3, 0),
-        textcoords="offset points",
-        fontsize=8,
-    )
-    axes.set_yticks([-i for i in range(len(shown))], [labels[name] for name in shown])
+    paper = PUBLISHED["pSGLD"]
+    axes.axvline(paper, color="0.0", lw=1, ls=":")
+    beside: Any = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 8}
+    axes.annotate("published", (paper, 0.5), **beside)
+    axes.set_yticks([-i for i in range(len(shown))], list(shown))
     axes.set_ylim(-len(shown) + 0.4, 0.9)
     axes.set_xlabel("test error (%)")
     axes.set_title("circles: ensembles of runs; bars: 95 % of single draws, and mean", fontsize=9)
     return {"a9a": figure}
+
+
+def _method_and_step(name: str) -> tuple[str, str]:
+    method, _, lr = name.partition("-lr")
+    return method, lr
+
+
+EXPERIMENT = Experiment(
+    cells,
+    report,
+    Choices(
+        choices,
+        [DISTANCE, COLUMNS[3], Column("error", "error_percent", better="lower")],
+        f"Of all draws of eight runs, on {NUM_VAL} held-out training examples: mean distance of "
+        "the probabilities from those of the Laplace approximation for the same training examples, "
+        "NLL, and error in percent.",
+        Best("Closest: {}.", DISTANCE, _method_and_step),
+    ),
+    figures=figures,
+)

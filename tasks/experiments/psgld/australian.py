@@ -9,28 +9,29 @@ step sizes end at 1e-4; two larger ones stand beside them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightning_sgmcmc import PSGLD, SGLD, Sampler
 from lightning_sgmcmc.diagnostics import ess, rhat
+from lightning_sgmcmc.figures import new_figure
 from tasks.data.australian import AustralianData
-from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.drawing import draw_lines
+from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.logistic_chains import sample_chains
 from tasks.experiments.logistic_hmc import sample_hmc, standard_error, with_intercept
+from tasks.experiments.loop import Array
+from tasks.experiments.tables import Column, Result, Results, Row, Table
 from tasks.laplace import laplace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Array = NDArray[np.float64]
 
 PRIOR_VARIANCE = 100.0
 BATCH, RUNS, STEPS, BURN_IN = 5, 50, 5000, 1000
@@ -46,18 +47,21 @@ class Method:
     label: str
     make: Callable[..., Sampler]
     freeze: bool
-    style: str
-    shade: str
+    look: dict[str, str]
 
 
 METHODS = {
-    "sgld": Method("SGLD", SGLD, True, "o-", "0.6"),
-    "psgld-published": Method("pSGLD as published, adapting", PSGLD, False, "s--", "0.3"),
-    "psgld-frozen": Method("pSGLD, frozen after burn-in", PSGLD, True, "D-", "0.0"),
+    "sgld": Method("SGLD", SGLD, True, {"marker": "o", "ls": "-", "color": "0.6"}),
+    "psgld-published": Method(
+        "pSGLD as published, adapting", PSGLD, False, {"marker": "s", "ls": "--", "color": "0.3"}
+    ),
+    "psgld-frozen": Method(
+        "pSGLD, frozen after burn-in", PSGLD, True, {"marker": "D", "ls": "-", "color": "0.0"}
+    ),
 }
 
 
-def cells() -> list[Cell | Study]:
+def cells() -> list[Study]:
     """Return the long HMC run and one study of every method over the step sizes."""
     return [
         Study("truth", truth),
@@ -164,47 +168,47 @@ def compare(draws: Array, mean: Array, covariance: Array) -> dict[str, float]:
     }
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the table as Markdown; the paper has figures alone."""
-    lines = [
-        "Means over 50 runs and 15 weights, errors in posterior standard deviations.",
-        "",
-        "| method | epsilon | smallest ESS | error of the mean | error of the sd | mean sd ratio | "
-        "error of the covariance | worth in independent draws |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def _epsilon(row: Result) -> str:
+    beyond = "" if row["epsilon"] <= LAST_PUBLISHED else " (not in the paper)"
+    return f"{row['epsilon']:.0e}{beyond}"
+
+
+COLUMNS = [
+    Column("epsilon", _epsilon),
+    Column("smallest ESS", "min_ess", digits=1, better="higher"),
+    Column("error of the mean", "mean_error", better="lower"),
+    Column("error of the sd", "sd_error", better="lower"),
+    Column("mean sd ratio", "sd_ratio"),
+    Column("error of the covariance", "covariance_error", better="lower"),
+    Column("worth in independent draws", "worth", "{:.2g}", better="higher"),
+]
+
+
+def report(results: Results) -> Iterator[str | Table]:
+    """Yield the errors at every step size, and how good the truth is; the paper has figures."""
+    yield "Means over 50 runs and 15 weights, errors in posterior standard deviations."
+    rows = []
     for name, method in METHODS.items():
-        result = results.get(name)
-        if result is None:
-            lines.append(f"| {method.label} | - | - | - | - | - | - | - |")
-            continue
-        for row in result["rows"]:
-            beyond = "" if row["epsilon"] <= LAST_PUBLISHED else " (not in the paper)"
-            lines.append(
-                f"| {method.label} | {row['epsilon']:.0e}{beyond} | {row['min_ess']:.1f} | "
-                f"{row['mean_error']:.2f} | {row['sd_error']:.2f} | {row['sd_ratio']:.2f} | "
-                f"{row['covariance_error']:.2f} | {row['worth']:.2g} |"
-            )
+        found = (results.get(name) or {}).get("rows", [None])
+        rows += [Row([method.label], record=row) for row in found]
+    yield Table(["method"], COLUMNS, rows)
     known = results.get("truth")
     if known is not None:
-        lines += [
-            "",
+        yield (
             f"Truth: {known['draws']:,} draws of HMC, acceptance {known['acceptance']:.3f}, "
             f"{known['divergences']} divergences, smallest ESS {known['min_ess']:,.0f}, R-hat at "
             f"most {known['max_rhat']:.4f}; standard error of its mean at most "
             f"{known['max_standard_error_in_sd']:.4f} sd. Laplace's mean is off by up to "
             f"{max(known['laplace_mean_error_in_sd']):.2f} sd, its sd by up to "
-            f"{100 * max(abs(r - 1) for r in known['laplace_sd_ratio']):.0f} %.",
-        ]
-    return "\n".join(lines)
+            f"{100 * max(abs(r - 1) for r in known['laplace_sd_ratio']):.0f} %."
+        )
 
 
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return ESS, error of the mean and sd over the step size, and error over error."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
-    figure = Figure(figsize=(9, 6.6), layout="constrained")
+    figure = new_figure(9, 6.6)
     panels = figure.subplots(2, 2)
     columns = {
         "min_ess": f"smallest ESS of {STEPS - BURN_IN:,} draws",
@@ -213,40 +217,32 @@ def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, F
     }
     for axes, (column, label) in zip(panels.flat, columns.items(), strict=False):
         _lines(axes, results, "epsilon", column)
-        axes.set(xscale="log", yscale="log", xlabel=r"step size $\epsilon$", ylabel=label)
+        axes.set(xlabel=r"step size $\epsilon$", ylabel=label)
         axes.axvspan(LAST_PUBLISHED * 1.4, EPSILONS[-1] * 1.5, color="0.95", zorder=0)
         axes.set_xlim(EPSILONS[0] / 1.5, EPSILONS[-1] * 1.5)
     panels[1, 0].axhline(1, color="0.8", lw=1, zorder=0)
     last = panels[1, 1]
     _lines(last, results, "sd_error", "mean_error")
-    last.set(xscale="log", yscale="log", ylabel=columns["mean_error"])
-    last.set_xlabel("error of the sd (posterior sd)")
+    last.set(ylabel=columns["mean_error"], xlabel="error of the sd (posterior sd)")
     last.set_xticks([0.2, 0.5, 1, 2, 4], ["0.2", "0.5", "1", "2", "4"])
     for axes in (panels[0, 1], last):
         axes.set_yticks([0.3, 0.5, 1, 2], ["0.3", "0.5", "1", "2"])
     for axis in (last.xaxis, last.yaxis, panels[0, 1].yaxis):
         axis.set_minor_formatter(NullFormatter())
-    panels[0, 0].legend(frameon=False, fontsize=8)
-    panels[0, 0].annotate(
-        "not in the paper",
-        (LAST_PUBLISHED * 1.6, 0.02),
-        xycoords=("data", "axes fraction"),
-        fontsize=7,
-        color="0.4",
-    )
+    first = panels[0, 0]
+    first.legend(frameon=False, fontsize=8)
+    place: Any = {"xycoords": ("data", "axes fraction"), "fontsize": 7, "color": "0.4"}
+    first.annotate("not in the paper", (LAST_PUBLISHED * 1.6, 0.02), **place)
     return {"australian": figure}
 
 
-def _lines(axes: Axes, results: dict[str, dict[str, Any] | None], x: str, y: str) -> None:
-    for name, method in METHODS.items():
-        result = results.get(name)
-        if result is not None:
-            rows = result["rows"]
-            axes.plot(
-                [row[x] for row in rows],
-                [row[y] for row in rows],
-                method.style,
-                color=method.shade,
-                label=method.label,
-                ms=4.5,
-            )
+def _lines(axes: Axes, results: Results, x: str, y: str) -> None:
+    lines = {
+        method.label: [(row[x], row[y]) for row in (results.get(name) or {}).get("rows", [])]
+        for name, method in METHODS.items()
+    }
+    draw_lines(axes, lines, [method.look for method in METHODS.values()], ms=4.5)
+    axes.set(xscale="log", yscale="log")
+
+
+EXPERIMENT = Experiment(cells, report, figures=figures)

@@ -8,8 +8,9 @@ sum (the paper's epsilon is 2 h), with memory alpha = .9999 and lambda = 1e-4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ from torch import Tensor
 from lightning_sgmcmc import PSGLD, SGHMC, SGLD, RMSProp, Sampler
 from lightning_sgmcmc.figures import new_figure
 from tasks.experiments import gaussians
-from tasks.experiments.experiment import Study
-from tasks.experiments.gaussians import Linear, Make
+from tasks.experiments.experiment import Experiment, Study
+from tasks.experiments.gaussians import Linear, Method
 from tasks.experiments.loop import Array
+from tasks.experiments.tables import Column, Results, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,17 +37,6 @@ FIRST = 600
 PATHS = ((0.5, 0.1), (1.0, 0.3), (2.0, 0.1))
 
 
-@dataclass(frozen=True)
-class Method:
-    """A sampler, how long it burns in, and what its chain is in closed form."""
-
-    label: str
-    make: Make
-    burn_in: int
-    freeze: bool
-    closed: Callable[[Sampler, Array, float, float], list[Linear]] | None
-
-
 def _published(params: list[Tensor], h: float) -> Sampler:
     metric = RMSProp(alpha=0.9999, eps=LAMBDA, start_at_gradient=True)
     return SGLD(params, h, preconditioner=metric)
@@ -56,66 +47,47 @@ def _fixed_point(sampler: Sampler, covariance: Array, h: float, sd: float) -> li
     return [gaussians.langevin(covariance, h, C, sd)]
 
 
+def _psgld(params: list[Tensor], h: float) -> Sampler:
+    return PSGLD(params, h, alpha=0.99, eps=LAMBDA)
+
+
+def _sghmc(params: list[Tensor], h: float) -> Sampler:
+    return SGHMC(params, h, momentum=0.9)
+
+
+_method = partial(Method, chains=CHAINS, burn_in=2_000, pool=CHAINS // GROUPS)
 METHODS = {
-    "sgld": Method("SGLD", lambda p, h: SGLD(p, h), 2_000, True, gaussians.frozen),
-    "psgld": Method(
+    "sgld": _method("SGLD", SGLD, gaussians.frozen),
+    "psgld": _method(
         "pSGLD as in the authors' script (adapting, alpha = .9999)",
         _published,
-        50_000,
-        False,
         _fixed_point,
+        burn_in=50_000,
+        freeze=False,
     ),
-    "psgld_99": Method(
-        "pSGLD as in the paper (adapting, alpha = .99)",
-        lambda p, h: PSGLD(p, h, alpha=0.99, eps=LAMBDA),
-        2_000,
-        False,
-        None,
+    "psgld_99": _method(
+        "pSGLD as in the paper (adapting, alpha = .99)", _psgld, None, freeze=False
     ),
-    "psgld_frozen": Method(
-        "pSGLD, frozen after burn-in (alpha = .99)",
-        lambda p, h: PSGLD(p, h, alpha=0.99, eps=LAMBDA),
-        2_000,
-        True,
-        gaussians.frozen,
-    ),
-    "sghmc": Method(
-        "SGHMC, momentum .9",
-        lambda p, h: SGHMC(p, h, momentum=0.9),
-        2_000,
-        True,
-        gaussians.momentum_chain,
-    ),
+    "psgld_frozen": _method("pSGLD, frozen after burn-in (alpha = .99)", _psgld, gaussians.frozen),
+    "sghmc": _method("SGHMC, momentum .9", _sghmc, gaussians.momentum_chain),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
 
 
 def cells() -> list[Study]:
     """Return one study a sampler, and the paths."""
+    studies = [Study(name, partial(compute, method)) for name, method in METHODS.items()]
+    return [*studies, Study("paths", first_states)]
 
-    def study(name: str) -> Study:
-        return Study(name, lambda _: {"rows": [row(METHODS[name], h) for h in STEPS]})
 
-    return [*(study(name) for name in METHODS), Study("paths", first_states)]
+def compute(method: Method, folder: Path) -> dict[str, Any]:
+    """Run a sampler at every step size."""
+    return {"rows": [row(method, h) for h in STEPS]}
 
 
 def row(method: Method, h: float, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Any]:
     """Return what a sampler reaches at one step size, beside its closed form."""
-    states, sampler = gaussians.run(
-        TARGET,
-        method.make,
-        h,
-        chains=chains,
-        steps=method.burn_in + draws,
-        burn_in=method.burn_in,
-        sd=NOISE,
-        freeze=method.freeze,
-        label=f"{method.label}, h = {h:.3g}",
-    )
-    closed = None
-    if method.closed is not None:
-        closed = gaussians.predicted(TARGET, method.closed(sampler, TARGET, h, NOISE))
-    return {"h": h, **gaussians.measure(TARGET, states, GROUPS), "closed": closed}
+    return gaussians.row(replace(method, chains=chains), TARGET, h, draws, NOISE)[0]
 
 
 def first_states(folder: Path) -> dict[str, Any]:
@@ -124,53 +96,38 @@ def first_states(folder: Path) -> dict[str, Any]:
     for name in ("sgld", "psgld", "psgld_99"):
         for a, h in PATHS:
             covariance = np.diag([0.16, a])
-            states, _ = gaussians.run(
-                covariance,
-                METHODS[name].make,
-                h,
-                chains=500,
-                steps=FIRST,
-                burn_in=0,
-                sd=NOISE,
-                freeze=False,
-            )
+            length: dict[str, Any] = {"chains": 500, "steps": FIRST, "burn_in": 0, "freeze": False}
+            states, _ = gaussians.run(covariance, METHODS[name].make, h, sd=NOISE, **length)
             errors = [gaussians.error(covariance, np.cov(chain.T)) for chain in states]
             stored[f"{name}_{a:g}_{h:g}"] = states[0]
-            found.append(
-                {
-                    "sampler": name,
-                    "a": a,
-                    "h": h,
-                    "median_error": float(np.median(errors)),
-                    "worst_error": float(np.max(errors)),
-                }
-            )
+            median, worst = float(np.median(errors)), float(np.max(errors))
+            row = {"sampler": name, "a": a, "h": h, "median_error": median, "worst_error": worst}
+            found.append(row)
     np.savez(folder / "paths.npz", **stored)
     return {"rows": found}
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return covariance errors and autocorrelation times, and the paths' errors, as Markdown."""
-    lines = [
+PATH_COLUMNS = [
+    Column("sampler", lambda row: LABELS[row["sampler"]]),
+    Column("a", "a", "{:g}"),
+    Column("h", "h", "{:g}"),
+    Column("median error", "median_error", digits=3, better="lower"),
+    Column("largest error", "worst_error", "{:.3g}", better="lower"),
+]
+
+
+def report(results: Results) -> Iterator[str | Table]:
+    """Yield covariance errors and autocorrelation times, and the paths' errors."""
+    yield (
         f"Target N(0, diag(.16, 1)), {CHAINS * DRAWS // GROUPS:,} draws an error, gradient noise "
-        f"of sd {NOISE}.",
-        "",
-        gaussians.table(results, LABELS, STEPS),
-        "",
-        f"The covariance from the first {FIRST} states, 500 chains, target diag(.16, a).",
-        "",
-        "| sampler | a | h | median error | largest error |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {LABELS[r['sampler']]} | {r['a']:g} | {r['h']:g} | {r['median_error']:.3f} | "
-        f"{r['worst_error']:.3g} |"
-        for r in gaussians.rows(results, "paths")
-    ]
-    return "\n".join(lines)
+        f"of sd {NOISE}."
+    )
+    yield from gaussians.tables(results, LABELS, STEPS)
+    yield f"The covariance from the first {FIRST} states, 500 chains, target diag(.16, a)."
+    yield Table([], PATH_COLUMNS, [Row([], record=r) for r in gaussians.rows(results, "paths")])
 
 
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return error over autocorrelation time (Figure 1 a), and the paths (Figures 1 b and 6)."""
     drawn = {}
     if any(gaussians.rows(results, name) for name in METHODS):
@@ -185,11 +142,14 @@ def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, F
                     (
                         f"{title}: a = {a:g}, h = {h:g}",
                         np.diag([0.16, a]),
-                        arrays[f"{name}_{a:g}_{h:g}"],
+                        arrays[f"{n}_{a:g}_{h:g}"],
                     )
                     for a, h in PATHS
                 ]
-                for name, title in (("sgld", "SGLD"), ("psgld_99", "pSGLD"))
+                for n, title in (("sgld", "SGLD"), ("psgld_99", "pSGLD"))
             ]
         drawn["psgld-gaussian-paths"] = gaussians.paths(panels)
     return drawn
+
+
+EXPERIMENT = Experiment(cells, report, figures=figures)

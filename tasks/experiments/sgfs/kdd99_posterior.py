@@ -14,7 +14,7 @@ the likelihood does not see a shift of d, and without the prior that direction h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,24 +22,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc import HMC, SGFS, SGLD, BatchStream, GaussianPrior, Sampler, Target
-from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time, rhat
+from lightning_sgmcmc.diagnostics import RunningErrors, autocorrelation_time, rhat
 from lightning_sgmcmc.figures import new_figure
 from lightning_sgmcmc.samplers import NonFiniteGradientError, Stacked
 from lightning_sgmcmc.statistics import PerExample
 from tasks.data.kddcup99 import KDDCup99Data
-from tasks.experiments.experiment import Study
-from tasks.experiments.loop import sample
+from tasks.experiments.experiment import Experiment, Study
+from tasks.experiments.loop import Array, sample
+from tasks.experiments.sgfs import step_sizes
 from tasks.experiments.sgfs.drbm_chains import FlatMachine, Machines, merged
-from tasks.experiments.sgfs.mnist79 import at_budget, pair_extremes
+from tasks.experiments.sgfs.step_sizes import Moments, errors_now, finite
+from tasks.experiments.tables import Column, Results, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Array = NDArray[np.float64]
 
 HIDDEN, CLASSES, PRECISION, BATCH = 2, 6, 10.0, 500
 ALPHAS = (2.0, 3.0, 4.0, 5.0, 10.0)
@@ -183,13 +182,9 @@ def at_other_images(machines: Machines, mode: Tensor, covariance: Array, draws: 
     return float((squares.argmin(0) > 0).mean())
 
 
-def _moments(folder: Path) -> dict[str, Array]:
-    name = "full-reference" if folder.name.startswith("full-") else "reference"
-    path = folder.parent / name / "moments.npz"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: run the cell {name} first")
-    with np.load(path) as stored:
-        return dict(stored)
+def _reference(folder: Path) -> Path:
+    """Return the folder of the reference that a study is compared with."""
+    return folder.parent / ("full-reference" if folder.name.startswith("full-") else "reference")
 
 
 def _sgfs(folder: Path, size: Size) -> dict[str, Any]:
@@ -219,8 +214,9 @@ def over_steps(
     """Run stacked chains at every step size, and compare each with the reference."""
     x, y = _examples(size)
     x = x.double()  # single precision loses the Fisher matrix's smallest eigenvalues
-    machines, moments = Machines(x.shape[1], HIDDEN, CLASSES), _moments(folder)
-    mode, covariance = moments["mode"], moments["covariance"]
+    machines = Machines(x.shape[1], HIDDEN, CLASSES)
+    reference = step_sizes.read_moments(_reference(folder))
+    mode, covariance = reference["mode"], reference["covariance"]
     rows, arrays = [], {}
     for value in values:
         start = torch.from_numpy(mode).repeat(size.chains, 1)
@@ -231,21 +227,15 @@ def over_steps(
         except NonFiniteGradientError:
             draws, seconds = np.full((1, 1, machines.size), np.nan), 0.0
         if np.isfinite(draws).all():
+            reached, own = step_sizes.compare(draws, seconds, reference, size.thinning)
             flat = draws.reshape(-1, machines.size)
-            found = np.cov(flat.T, bias=True)
-            ratios = np.diag(found) / np.diag(covariance)
-            shift = (flat.mean(0) - moments["mean"]) / np.sqrt(np.diag(covariance))
-            arrays[f"covariance_{value:g}"], arrays[f"mean_{value:g}"] = found, flat.mean(0)
-            row |= {
-                "variance_ratio": [float(r) for r in np.quantile(ratios, (0, 0.5, 1))],
-                "mean_error": float(np.abs(shift).max()),
-                "act": float(np.mean(autocorrelation_time(draws))) * size.thinning,
-                "atuc": atuc(draws, seconds / draws.shape[0] / draws.shape[1]),
+            row |= reached | {
                 "at_other_images": at_other_images(
                     machines, torch.from_numpy(mode), covariance, flat
                 ),
-                "errors": _errors_in_time(draws, seconds, moments["mean"], covariance),
+                "errors": _errors_in_time(draws, seconds, reference),
             }
+            arrays |= {f"{name}_{value:g}": array for name, array in own.items()}
         rows.append(row)
     np.savez(folder / "moments.npz", allow_pickle=False, **arrays)
     return {"rows": rows, "examples": len(x)}
@@ -289,132 +279,89 @@ def run(
     return draws, time.process_time() - began
 
 
-def _errors_in_time(
-    draws: Array, seconds: float, mean: Array, covariance: Array
-) -> list[dict[str, float]]:
-    running = RunningErrors(mean, covariance)
+def _errors_in_time(draws: Array, seconds: float, reference: Moments) -> list[dict[str, float]]:
+    running = RunningErrors(reference["mean"], reference["covariance"])
     each = seconds / draws.shape[0] / draws.shape[1]
     rows = []
     for first in range(0, draws.shape[1], BLOCK):
         block = draws[:, first : first + BLOCK]
-        now = running.update(block, each * (first + block.shape[1]))
-        rows.append(
-            {
-                "seconds": now.seconds,
-                "e1": float(now.mean.mean()),
-                "e2": float(now.covariance.mean()),
-            }
-        )
+        rows.append(errors_now(running, block, each * (first + block.shape[1])))
     return rows
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return variances, mixing and errors of every step size as Markdown."""
-    lines = []
+COLUMNS = [
+    *step_sizes.columns([BUDGET], digits=1),
+    step_sizes.errors_column("in the end", lambda errors: errors[-1]),
+    Column("at other images", "at_other_images", "{:.1f} %", scale=100),
+]
+
+
+def report(results: Results) -> Iterator[str | Table]:
+    """Yield the reference, then variances, mixing and errors of every step size."""
     for prefix in ("", "full-"):
-        lines += _reference_lines(results.get(f"{prefix}reference"))
-        lines += [
-            "| method | step | variance / reference: least, median, largest | mean, in sd | "
-            f"autocorrelation time | 1/ATUC | E1, E2 after {BUDGET:g} s | in the end | "
-            "at other images |",
-            "|" + "---|" * 9,
-        ]
-        for name, label in LABELS.items():
-            result = results.get(prefix + name)
-            lines += [_row(label, row) for row in result["rows"]] if result else []
-            lines += [] if result else [f"| {label} |" + " - |" * 8]
-        lines.append("")
-    return "\n".join(lines).rstrip()
+        yield _of_reference(results.get(f"{prefix}reference"))
+        found = {label: results.get(prefix + name) for name, label in LABELS.items()}
+        rows = [step_sizes.rows(label, result) or [Row([label])] for label, result in found.items()]
+        yield Table(["method"], COLUMNS, [row for each in rows for row in each])
 
 
-def _reference_lines(result: dict[str, Any] | None) -> list[str]:
+def _of_reference(result: dict[str, Any] | None) -> str:
     if result is None:
-        return ["HMC: not run.", ""]
-    return [
+        return "HMC: not run."
+    return (
         f"{result['rows']:,} rows, {result['different_rows']:,} of them different. HMC: "
         f"{result['draws']:,} draws, acceptance {result['acceptance']:.2f}, "
         f"{result['divergences']} divergences, autocorrelation time {result['act']:.3g}, R-hat at "
         f"most {result['max_rhat']:.3f}, {100 * result['at_other_images']:.1f} % of draws at other "
         "images of the mode; variances of its halves differ by up to "
-        f"{100 * result['largest_gap_of_variances_between_halves']:.0f} %.",
-        "",
-    ]
+        f"{100 * result['largest_gap_of_variances_between_halves']:.0f} %."
+    )
 
 
-def _row(label: str, row: dict[str, Any]) -> str:
-    step = f"{row['parameter']} = {row['value']:g}"
-    if "act" not in row:
-        return f"| {label} | {step} | diverges |" + " |" * 6
-    low, median, high = row["variance_ratio"]
-    then, end = at_budget(row["errors"], BUDGET), row["errors"][-1]
-    cells = [
-        label,
-        step,
-        f"{low:.3f}, {median:.3f}, {high:.3f}",
-        f"{row['mean_error']:.3f}",
-        f"{row['act']:.4g}",
-        f"{1 / row['atuc']:,.1f}",
-        "" if then is None else f"{then['e1']:.3f}, {then['e2']:.3f}",
-        f"{end['e1']:.3f}, {end['e2']:.3f}",
-        f"{100 * row['at_other_images']:.1f} %",
-    ]
-    return "| " + " | ".join(cells) + " |"
+def figures(results: Results, out: Path) -> dict[str, Figure]:
+    """Return marginals at the largest finite step (Figure 4), and errors over mixing (Figure 5).
 
-
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
-    """Return marginals at the largest finite step (Figure 4), and errors over mixing (Figure 5)."""
+    The marginals need the arrays of the runs, which recorded results do not have.
+    """
     drawn = {}
     for prefix in ("", "full-"):
         found = {n: r for n in LABELS if (r := results.get(prefix + n)) is not None}
         if found and results.get(f"{prefix}reference"):
             name = f"{prefix}kdd99-posterior"
-            drawn[f"{name}-marginals"] = _marginals(found, out, prefix)
-            drawn[f"{name}-errors"] = _errors(found)
+            studies = [f"{prefix}{n}" for n in (*found, "reference")]
+            if all((out / study / "moments.npz").is_file() for study in studies):
+                drawn[f"{name}-marginals"] = _marginals(found, out, prefix)
+            drawn[f"{name}-errors"] = _errors({LABELS[n]: r for n, r in found.items()})
     return drawn
 
 
-def _finite(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row for row in result["rows"] if "act" in row]
-
-
-def _marginals(found: dict[str, dict[str, Any]], out: Path, prefix: str) -> Figure:
-    """Draw two-standard-deviation ellipses of the best and the worst pair of weights."""
-    moments = _moments(out / f"{prefix}figures")
-    figure = new_figure(8, 3.75 * len(found))
-    axes = figure.subplots(len(found), 2, squeeze=False)
-    angles = np.linspace(0, 2 * np.pi, 200)
-    circle = 2 * np.stack([np.cos(angles), np.sin(angles)])
-    for line, (name, result) in zip(axes, found.items(), strict=True):
-        if not _finite(result):
-            continue
-        value = f"{_finite(result)[0]['value']:g}"
-        label = f"{LABELS[name]}, {result['rows'][0]['parameter']} = {value}"
-        with np.load(out / (prefix + name) / "moments.npz") as stored:
-            own, centre = stored[f"covariance_{value}"], stored[f"mean_{value}"]
-        pairs = pair_extremes(own, moments["covariance"])
-        for axis, (i, j), kind in zip(line, pairs, ("best", "worst"), strict=True):
-            pair = np.ix_([i, j], [i, j])
-            for m, C, style, what in (
-                (moments["mean"], moments["covariance"], "r-", "HMC"),
-                (centre, own, "b--", label),
-            ):
-                x, y = m[[i, j], None] + np.linalg.cholesky(C[pair]) @ circle
-                axis.plot(x, y, style, label=what)
-            axis.set(xlabel=f"weight {i}", ylabel=f"weight {j}", title=f"{kind} pair")
-            axis.legend(fontsize="small")
+def _marginals(found: Results, out: Path, prefix: str) -> Figure:
+    chains: dict[str, Moments] = {}
+    for name, result in found.items():
+        first = next(iter(finite(result)), None)
+        if first is not None:
+            value = f"{first['value']:g}"
+            label = f"{LABELS[name]}, {first['parameter']} = {value}"
+            chains[label] = step_sizes.read_moments(out / (prefix + name), f"_{value}")
+        else:
+            chains[LABELS[name]] = {}
+    reference = step_sizes.read_moments(out / f"{prefix}reference")
+    figure, panels = step_sizes.marginals(reference, chains, 3.75)
+    for axes, _, kind in panels:
+        axes.set_title(f"{kind} pair")
+        axes.legend(fontsize="small")
     return figure
 
 
-def _errors(found: dict[str, dict[str, Any]]) -> Figure:
+def _errors(studies: Results) -> Figure:
     figure = new_figure(9, 4)
-    axes = figure.subplots(1, 2)
-    for axis, key, title in zip(axes, ("e1", "e2"), ("E1, mean", "E2, covariance"), strict=True):
-        for (name, result), marker in zip(found.items(), "os", strict=False):
-            points = [(1 / row["atuc"], row["errors"][-1][key]) for row in _finite(result)]
-            if points:
-                axis.plot(*zip(*points, strict=True), marker + "-", label=LABELS[name])
-        axis.set(xscale="log", yscale="log", xlabel="1/ATUC, independent draws a second")
-        axis.set_ylabel(f"{title}, in the end")
-        axis.tick_params(axis="x", which="both", labelrotation=45)
-    axes[0].legend()
+    panels = figure.subplots(1, 2)
+    for axes, key, title in zip(panels, ("e1", "e2"), ("E1, mean", "E2, covariance"), strict=True):
+        step_sizes.draw_errors(axes, studies, key, lambda errors: errors[-1])
+        axes.set_ylabel(f"{title}, in the end")
+        axes.tick_params(axis="x", which="both", labelrotation=45)
+    panels[0].legend()
     return figure
+
+
+EXPERIMENT = Experiment(cells, report, left_out=left_out, figures=figures)
