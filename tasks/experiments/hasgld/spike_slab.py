@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, SGLD, Sampler, SpikeAndSlabPrior
-from tasks.experiments.experiment import Study
+from tasks.experiments.experiment import Choices, Experiment, Study
 from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.hasgld.spike_slab_chains import Chains, Data, run, together
-from tasks.experiments.hasgld.spike_slab_report import draw, scores, table
+from tasks.experiments.hasgld.spike_slab_report import SETTING, draw, score, scores, table
+from tasks.experiments.tables import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,13 +115,23 @@ def chains(method: Method, value: float, data: Data, adapting: int, sampling: in
     return together([run(method.make, value, *data.train, adapting, sampling, k) for k in alone])
 
 
-def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-    """Return the scores as Markdown."""
-    return table(results, {name: method.label for name, method in METHODS.items()})
+LABELS = {name: method.label for name, method in METHODS.items()}
 
 
-def figures(results: dict[str, dict[str, Any] | None], out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return the paper's Figure 2: coefficients, and test errors along the chains."""
-    done = [name for name in METHODS if results.get(name)]
-    labels = {name: METHODS[name].label for name in done}
-    return {"spike-slab": draw(labels, out, ADAPTING)} if done else {}
+    done = {name: label for name, label in LABELS.items() if results.get(name)}
+    return {"spike-slab": draw(done, out, ADAPTING)} if done else {}
+
+
+EXPERIMENT = Experiment(
+    cells,
+    lambda results: [table(results, LABELS)],
+    Choices(
+        choices,
+        [SETTING, score("validation MSE", "mse")],
+        heading=["method"],
+        labels=lambda name: [LABELS[name.partition("-")[0]]],
+    ),
+    figures=figures,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from lightning_sgmcmc.figures import new_figure
 from tasks.experiments.hasgld.gibbs import gibbs
 from tasks.experiments.hasgld.spike_slab_chains import THINNING, Chains, Data, Part
 from tasks.experiments.loop import Array
+from tasks.experiments.tables import Column, Result, Results, Row, Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 POINTS = 60
@@ -105,89 +106,93 @@ def summary(values: Array) -> list[float]:
     return [float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))]
 
 
-def table(results: dict[str, dict[str, Any] | None], labels: dict[str, str]) -> str:
-    """Return Markdown: a row a method, or a row a step size of those that were chosen from."""
-    lines = []
-    if any(name not in labels for name in results):
-        lines += ["| method | setting | validation MSE |", "|---|---|---|"]
-        for name, row in results.items():
-            label, setting = labels[name.partition("-")[0]], row["setting"] if row else "-"
-            lines.append(f"| {label} | {setting} | {_score(row, 'mse')} |")
-        return "\n".join(lines)
-    lines += [
-        "| method | setting | test MSE | test MAE | excess risk | beta 1 | beta 2 | beta 3 |"
-        " rho > .5: 1, 2, others | mean, sd over exact | ESS |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, label in labels.items():
-        row = results.get(name)
-        cells = [_score(row, key) for key in ("mse", "mae", "excess")]
-        if row is None or "excess" not in row:
-            lines.append(f"| {label} | - | {' | '.join(cells)} |" + " - |" * 6)
-            continue
-        beta = [f"{value:.2f}" for value, _ in row["coefficients"]]
-        chosen = f"{row['included'][0]}, {row['included'][1]}, {row['false']}"
-        exact = f"{row['gibbs_mean']:.2f} sd, {row['gibbs_sd']:.2f}"
-        ess = f"{row['ess']:.0f} ({row['ess_worst']:.0f})"
-        lines.append(
-            f"| {label} | {row['setting']} | {' | '.join([*cells, *beta, chosen, exact, ess])} |"
-        )
+def score(title: str, key: str) -> Column:
+    """Return the column of a mean and its standard error over the data sets."""
+
+    def read(row: Result) -> tuple[float, ...] | str | None:
+        return "diverges" if row.get("diverged") else tuple(row[key]) if key in row else "-"
+
+    return Column(title, read, "{:.2f} ± {:.2f}", better="lower")
+
+
+def _exact(title: str, form: str, *names: str) -> Column:
+    """Return a column of numbers that only runs on the test examples have."""
+
+    def read(row: Result) -> tuple[float, ...] | str:
+        return tuple(row[name] for name in names) if "excess" in row else "-"
+
+    return Column(title, read, form)
+
+
+def _coefficient(j: int) -> Column:
+    def read(row: Result) -> float | str:
+        return float(row["coefficients"][j][0]) if "excess" in row else "-"
+
+    return Column(f"beta {j + 1}", read)
+
+
+def _included(row: Result) -> str:
+    return f"{row['included'][0]}, {row['included'][1]}, {row['false']}" if "excess" in row else "-"
+
+
+SETTING = Column("setting", lambda row: row["setting"] if "diverged" not in row else "-")
+COLUMNS = [
+    SETTING,
+    score("test MSE", "mse"),
+    score("test MAE", "mae"),
+    score("excess risk", "excess"),
+    *(_coefficient(j) for j in range(3)),
+    Column("rho > .5: 1, 2, others", _included),
+    _exact("mean, sd over exact", "{:.2f} sd, {:.2f}", "gibbs_mean", "gibbs_sd"),
+    _exact("ESS", "{:.0f} ({:.0f})", "ess", "ess_worst"),
+]
+
+
+def table(results: Results, labels: Mapping[str, str]) -> Table:
+    """Return a row a method, and what the true coefficients have."""
+    rows = [Row([label], name) for name, label in labels.items()]
     truth = next((row["truth"] for row in results.values() if row and "truth" in row), None)
     if truth:
-        lines.append(f"| the true beta | - | {truth[0]:.2f} | {truth[1]:.2f} | 0 |" + " - |" * 6)
-    return "\n".join(lines)
+        errors = dict(zip(("test MSE", "test MAE"), truth, strict=True))
+        known: dict[str, float | str] = {"excess risk": "0", **errors}
+        rows.append(Row(["the true beta"], published=known, empty="-"))
+    return Table(["method"], COLUMNS, rows)
 
 
-def _score(row: dict[str, Any] | None, key: str) -> str:
-    if row is None:
-        return "-"
-    if row.get("diverged"):
-        return "diverges"
-    value, error = row[key]
-    return f"{value:.2f} ± {error:.2f}"
-
-
-def draw(labels: dict[str, str], out: Path, adapting: int) -> Figure:
+def draw(labels: Mapping[str, str], out: Path, adapting: int) -> Figure:
     """Draw coefficients beside the truth, and errors over gradients."""
     figure = new_figure(11, 3.8)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.2, 1, 1))
-    shown, truth = 8, np.zeros(0)
+    panels = {"mse": (middle, "mean squared error"), "mae": (right, "mean absolute error")}
+    shown = np.arange(1, 9)
     for i, (name, label) in enumerate(labels.items()):
         with np.load(out / name / "curves.npz") as stored:
             content = dict(stored)
         line, marker, shade = STYLES[i]
-        place = np.arange(1, shown + 1) + 0.16 * (i - (len(labels) - 1) / 2)
-        mean = content["mean"][:, :shown]
-        middle_value, low, high = mean.mean(0), mean.min(0), mean.max(0)
+        mean = content["mean"][:, : len(shown)]
+        centre = mean.mean(0)
         left.errorbar(
-            place,
-            middle_value,
-            [middle_value - low, high - middle_value],
+            shown + 0.16 * (i - (len(labels) - 1) / 2),
+            centre,
+            [centre - mean.min(0), mean.max(0) - centre],
             fmt=marker,
             color=shade,
             label=label,
             ms=4,
             lw=1,
         )
-        for axes, key in ((middle, "mse"), (right, "mae")):
-            _curve(axes, content["gradients"], content[key], line, shade, label)
-        beta, truth = content["beta"][:shown], content["truth"].mean(1)
-    left.hlines(beta, np.arange(shown) + 0.55, np.arange(shown) + 1.45, color="0.0", lw=1)
-    left.set_xticks(np.arange(1, shown + 1))
+        for key, (axes, _) in panels.items():
+            values = content[key].mean(1)
+            axes.semilogx(content["gradients"], values, line, color=shade, label=label)
+    left.hlines(content["beta"][: len(shown)], shown - 0.45, shown + 0.45, color="0.0", lw=1)
+    left.set_xticks(shown)
     left.set_xlabel("coefficient (bars: the true values)")
     left.set_ylabel("posterior mean, with the range over data sets")
     left.legend(frameon=False, fontsize="x-small")
-    for axes, value, title in (
-        (middle, truth[0], "mean squared error"),
-        (right, truth[1], "mean absolute error"),
-    ):
+    for value, (axes, title) in zip(content["truth"].mean(1), panels.values(), strict=True):
         axes.axhline(value, color="0.5", lw=0.8, zorder=0)
         axes.set_ylim(bottom=0.95 * value)
         axes.axvline(adapting, color="0.8", lw=1, zorder=0)
         axes.set_xlabel("gradients of all the data")
         axes.set_ylabel(f"{title} on 50 test examples")
     return figure
-
-
-def _curve(axes: Axes, gradients: Array, values: Array, line: str, shade: str, label: str) -> None:
-    axes.semilogx(gradients, values.mean(1), line, color=shade, label=label)
