@@ -34,7 +34,9 @@ def parsed(capsys: Any) -> Callable[[Cell], dict[str, Any]]:
     def parse(cell: Cell) -> dict[str, Any]:
         config = ROOT / "configs" / "papers" / cell.config
         with pytest.raises(SystemExit) as stop:
-            cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
+            cli.main(
+                ROOT / "configs", ["--config", str(config), *cell.arguments(), "--print_config"]
+            )
         output = capsys.readouterr()
         assert stop.value.code == 0, output.err
         content: dict[str, Any] = yaml.safe_load(output.out)

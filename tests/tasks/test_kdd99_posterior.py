@@ -156,7 +156,7 @@ def test_a_small_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert 0.6 < row["variance_ratio"][1] < 1.5
     assert row["errors"][-1]["e2"] < row["errors"][0]["e2"]
     assert "act" not in results["sgld"]["rows"][0]
-    text = study.render(results, False)
+    text = study.EXPERIMENT.render(results)
     assert "| SGLD | epsilon = 1 | diverges |" in text
     assert f"| SGFS-f | alpha = 2 | {row['variance_ratio'][0]:.3f}, " in text
     assert "HMC: not run." in text  # of the full size

@@ -49,12 +49,12 @@ STEP: dict[str, dict[str, float | str]] = {
     "printed": {"hasgld1": 0.1, "hasgld2": 0.1},
 }
 #: What they were chosen from; for "auto", fractions of the largest stable step.
-GRID = {
+GRID: dict[tuple[str, str], tuple[float | str, ...]] = {
     ("burnin", "sgld"): ("auto:0.02", "auto:0.1"),
-    ("burnin", "hasgld1"): ("0.02", "0.1", "0.5"),
+    ("burnin", "hasgld1"): (0.02, 0.1, 0.5),
     ("random", "sgld"): ("auto:0.1", "auto:0.3", "auto:0.8"),
-    ("random", "hasgld1"): ("0.02", "0.05", "0.1", "0.5"),
-    ("printed", "hasgld1"): ("0.03", "0.1", "0.3"),
+    ("random", "hasgld1"): (0.02, 0.05, 0.1, 0.5),
+    ("printed", "hasgld1"): (0.03, 0.1, 0.3),
 }
 #: Fraction of the largest stable step where the step is "auto".
 FRACTION = {"burnin": 0.02, "random": 0.1}
@@ -92,9 +92,9 @@ def choices() -> list[Cell]:
     result = []
     for (start, method), steps in GRID.items():
         for step in steps:
-            lr, _, fraction = step.partition(":")
-            base = cell(start, method, 0.0, lr if fraction else float(lr), float(fraction or 0.1))
-            name = f"{start}-{method}-lr{step.replace(':', '')}"
+            lr, _, fraction = str(step).partition(":")
+            base = cell(start, method, 0.0, lr if fraction else step, float(fraction or 0.1))
+            name = f"{start}-{method}-lr{lr}{fraction}"
             result.append(base.but(name, {"data.num_val": 120}))
     return result
 
