@@ -15,8 +15,11 @@ Results = Mapping[str, Result | None]
 
 def at(record: Any, path: str) -> Any:
     """Return what stands in nested dicts at names joined with dots, None where there is nothing."""
-    for name in path.split("."):
-        record = record.get(name) if record is not None else None
+    while path and record is not None:
+        if path in record:  # a name may have dots itself
+            return record[path]
+        name, _, path = path.partition(".")
+        record = record.get(name)
     return record
 
 
@@ -36,11 +39,6 @@ def repeated(runs: Sequence[Result | None], metric: str) -> list[float]:
         chains = run["task_details"].get("chains")
         values += chains["metrics"][metric] if chains else [run["metrics"]["ensemble"][metric]]
     return values
-
-
-def each_chain(metric: str) -> Callable[[Result], list[float]]:
-    """Return the function of a run that gives a metric of each chain's own ensemble."""
-    return lambda run: repeated([run], metric)
 
 
 def mean_and_spread(values: Sequence[float], digits: int) -> str:
@@ -64,9 +62,10 @@ class Column:
 
     Attributes:
         title: Its title, with the unit.
-        at: Names joined with dots, of which ``{part}`` is the row's, or a function of the record.
-            A list is the numbers of repetitions, written by mean and spread; a tuple fills the
-            fields of ``form``; words stand as they are; None leaves the entry empty.
+        at: Names joined with dots, of which ``{part}`` is the row's, several such places, or a
+            function of the record. A list is the numbers of repetitions, written by mean and
+            spread; a tuple fills the fields of ``form``; words stand as they are; None leaves the
+            entry empty.
         form: Of the value; by default ``digits`` after the point.
         digits: Of published numbers, and of ours by default.
         scale: What numbers are multiplied by,
@@ -74,10 +73,11 @@ class Column:
         cell: Name of the cell, of which ``{}`` is the row's.
         better: Which direction is better.
         missing: What stands where the record is missing.
+        each: Name of a metric in place of ``at``: that of each chain's own ensemble.
     """
 
     title: str
-    at: str | Callable[[Any], Any] = ""
+    at: str | tuple[str, ...] | Callable[[Any], Any] = ""
     form: str = ""
     digits: int = 2
     scale: float = 1.0
@@ -85,18 +85,23 @@ class Column:
     cell: str = "{}"
     better: Literal["lower", "higher"] | None = None
     missing: str = "-"
+    each: str = ""
 
     def read(self, record: Any, part: str = "ensemble") -> Any:
         """Return the value in a record."""
         if callable(self.at):
             value = self.at(record)
+        elif isinstance(self.at, tuple):
+            value = tuple(at(record, path) for path in self.at)
+        elif self.each:
+            value = repeated([record], self.each)
         else:
             value = at(record, self.at.format(part=part)) if self.at else None
-        if (self.scale, self.offset) == (1.0, 0.0):
+        if value is None or (self.scale, self.offset) == (1.0, 0.0):
             return value
-        if isinstance(value, list):
-            return [self.offset + self.scale * v for v in value]
-        return None if value is None else self.offset + self.scale * value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.offset + self.scale * v for v in value)
+        return self.offset + self.scale * value
 
     def text(self, record: Any, part: str = "ensemble") -> str:
         """Return what stands in the table for a record, None where that is missing."""

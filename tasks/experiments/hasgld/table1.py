@@ -23,47 +23,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from tasks.data.pde_source import SPE10_NAMES, SPE10_URL, find_spe10
-from tasks.experiments.experiment import Cell, Choices, Experiment
+from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.overrides import component, gaussian, pruning, sampler, schedule
-from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Column, Results, Row, Table, paper_row
 from tasks.pde_source import TABLE_1
 
 CONFIG = "table1.yaml"
 RATES = (0.0, 0.3, 0.5, 0.7)
 PASS = 18  # steps in a pass through 1,200 fields in batches of 64
-METHODS = {"sgld": "SGLD", "hasgld1": "HASGLD-SA (M=1)", "hasgld2": "HASGLD-SA (M=2)"}
-STARTS = {
-    "burnin": "from an Adam burn-in, chain at T = 1",
-    "random": "from random weights, chain at T = 1",
-    "printed": "from random weights, Algorithm 2 as printed",
-}
-
-#: SPE10 layers of further cells, counted from the top, and their sparse rates.
-LAYERS = {10: "10 (smooth)", 36: "36 (first of the channelised)", 85: "85 (last)"}
 LAYER_RATES = (0.0, 0.5)
-
-#: Step sizes, chosen by the validation error of the dense cells of SGLD and M = 1.
-STEP: dict[str, dict[str, float | str]] = {
-    "burnin": {"sgld": "auto", "hasgld1": 0.02, "hasgld2": 0.02},
-    "random": {"sgld": "auto", "hasgld1": 0.5, "hasgld2": 0.5},
-    "printed": {"hasgld1": 0.1, "hasgld2": 0.1},
-}
-#: What they were chosen from; for "auto", fractions of the largest stable step.
-GRID: dict[tuple[str, str], tuple[float | str, ...]] = {
-    ("burnin", "sgld"): ("auto:0.02", "auto:0.1"),
-    ("burnin", "hasgld1"): (0.02, 0.1, 0.5),
-    ("random", "sgld"): ("auto:0.1", "auto:0.3", "auto:0.8"),
-    ("random", "hasgld1"): (0.02, 0.05, 0.1, 0.5),
-    ("printed", "hasgld1"): (0.03, 0.1, 0.3),
-}
-#: Fraction of the largest stable step where the step is "auto".
-FRACTION = {"burnin": 0.02, "random": 0.1}
+SHEET = sheet("table1")
+METHODS = SHEET.labels
+STARTS, LAYERS, STEP, GRID, FRACTION = (
+    SHEET.settings[name] for name in ("starts", "layers", "step", "grid", "fraction")
+)
 
 
 def cells() -> list[Cell]:
     """Return all cells of the table: the embedded field's, then those of the SPE10 layers."""
     embedded = [
-        cell(start, method, rate, STEP[start][method], FRACTION.get(start, 0.1))
+        cell(start, method, rate, STEP[start][method], FRACTION[start])
         for start in STARTS
         for method in STEP[start]
         for rate in RATES
@@ -90,12 +70,11 @@ def left_out() -> tuple[list[str], str]:
 def choices() -> list[Cell]:
     """Return the runs that the protocol was chosen from, on 120 held-out training fields."""
     result = []
-    for (start, method), steps in GRID.items():
-        for step in steps:
+    for start, methods in GRID.items():
+        for method, step in [(name, step) for name, steps in methods.items() for step in steps]:
             lr, _, fraction = str(step).partition(":")
             base = cell(start, method, 0.0, lr if fraction else step, float(fraction or 0.1))
-            name = f"{start}-{method}-lr{lr}{fraction}"
-            result.append(base.but(name, {"data.num_val": 120}))
+            result.append(base.but(f"{start}-{method}-lr{lr}{fraction}", {"data.num_val": 120}))
     return result
 
 
@@ -134,11 +113,12 @@ def _on_layer(layer: int, method: str, rate: float) -> Cell:
     return base.but(f"spe10-{layer}-{method}-{int(100 * rate)}", field)
 
 
-def error(result: Result) -> tuple[float, float, float]:
-    """Return mean and median error of the ensemble, and the mean where burn-in ended."""
-    ensemble, before = result["metrics"]["ensemble"], result["metrics"]["burn_in"]
-    mean, median = (ensemble[f"relative_l2_{kind}_percent"] for kind in ("mean", "median"))
-    return mean, median, before["relative_l2_mean_percent"]
+#: Mean and median error of the ensemble, and the mean where burn-in ended.
+ERROR = (
+    "metrics.ensemble.relative_l2_mean_percent",
+    "metrics.ensemble.relative_l2_median_percent",
+    "metrics.burn_in.relative_l2_mean_percent",
+)
 
 
 def _errors(rates: tuple[float, ...]) -> list[Column]:
@@ -146,7 +126,7 @@ def _errors(rates: tuple[float, ...]) -> list[Column]:
     names = [f"{{}}-{round(100 * rate)}" for rate in rates]
     form = "{:.3g} ({:.3g}) [{:.3g}]"
     return [
-        Column(title, error, form, cell=name, better="lower")
+        Column(title, ERROR, form, cell=name, better="lower")
         for title, name in zip(titles, names, strict=True)
     ]
 
@@ -178,26 +158,11 @@ LAYER_ROWS = [
 
 def report(results: Results) -> Iterator[str | Table]:
     """Yield the table of the embedded field, and that of the layers once one is finished."""
-    yield (
-        "Mean (median) relative L2 error on 300 test fields, percent; in brackets the error where "
-        "burn-in ended."
-    )
+    yield SHEET.intro
     yield Table(["beginning", "method"], COLUMNS, ROWS)
     if any(result and name.startswith("spe10-") for name, result in results.items()):
-        yield (
-            "The same on k_x of SPE10 layers, from an Adam burn-in, chain at T = 1; with it the "
-            "mean coverage of the 90 % bands."
-        )
+        yield SHEET.settings["of_layers"]
         yield Table(["SPE10 layer", "method"], [*LAYER_COLUMNS, *COVERAGE], LAYER_ROWS)
 
 
-EXPERIMENT = Experiment(
-    cells,
-    report,
-    Choices(
-        choices,
-        [Column("error", "metrics.ensemble_val.relative_l2_mean_percent", "{:.3g}")],
-        "Mean relative L2 error of the ensemble on 120 held-out training fields, percent.",
-    ),
-    left_out,
-)
+EXPERIMENT = Experiment(cells, report, SHEET.choices(choices), left_out)

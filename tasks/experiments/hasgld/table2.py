@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tasks.experiments.experiment import Cell, Choices, Experiment, Study
+from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.hasgld import table2_report
 from tasks.experiments.hasgld.table1 import METHODS
 from tasks.experiments.hasgld.table2_references import references
@@ -167,4 +167,4 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     return table2_report.figures(results, KINDS, TERMS)
 
 
-EXPERIMENT = Experiment(cells, report, Choices(choices, table2_report.TRIED), figures=figures)
+EXPERIMENT = Experiment(cells, report, table2_report.SHEET.choices(choices), figures=figures)

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning_sgmcmc.figures import new_figure
+from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
 from tasks.pde_perm import TABLE_2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-NETS = {"paper": "paper's network", "unet": "U-Net"}
-FORMS = {
-    "plain": "plain",
-    "conservative": "projected",
-    "physics": "projected, Darcy, symmetric",
-    "profile": "projected, Darcy, symmetric, noise by edge",
-}
-
-
-def _errors(result: Result) -> tuple[float, float]:
-    parts = (result["metrics"][part] for part in ("ensemble", "burn_in"))
-    error, before = (part["relative_l2_mean_percent"] for part in parts)
-    return error, before
-
-
-def _by_edge(result: Result) -> tuple[float, ...]:
-    ensemble = result["metrics"]["ensemble"]
-    return tuple(100 * ensemble[f"coverage_90_output_{p}"] for p in ("p05", "p95"))
-
-
-def _bands(row: Mapping[str, float]) -> str:
-    return ", ".join(f"{100 * row[f'coverage_{p}']:.0f}" for p in (50, 90, 95))
 
 
 def _temperatures(result: Result) -> str:
@@ -44,60 +22,19 @@ def _temperatures(result: Result) -> str:
     return f"{'-' if kinetic is None else f'{kinetic:.2f}'}, {configurational:.2f}"
 
 
-def _of(form: str, *names: str) -> dict[str, Any]:
-    """Return the numbers of the ensemble with these names, and their form."""
-
-    def read(result: Result) -> tuple[float, ...]:
-        return tuple(result["metrics"]["ensemble"][name] for name in names)
-
-    return {"at": read, "form": form}
+def _bands(row: Result) -> str:
+    if "milliseconds" in row:
+        return f"({row['milliseconds']:.0f} ms a field)"
+    return ", ".join(f"{100 * row[f'coverage_{p}']:.0f}" for p in (50, 90, 95))
 
 
-ERRORS = [f"relative_l2_{kind}_percent" for kind in ("mean", "median", "max")]
-NETWORK_COLUMNS = [
-    Column(
-        "mean error, % (median, largest)", **_of("{:.3g} ({:.3g}, {:.3g})", *ERRORS), better="lower"
-    ),
-    Column("where burn-in ended, %", f"metrics.burn_in.{ERRORS[0]}", "{:.3g}"),
-    Column("coverage of 50, 90, 95 % bands", lambda run: _bands(run["metrics"]["ensemble"])),
-    Column("of 90 % bands by edge", _by_edge, "{:.0f} to {:.0f}"),
-    Column("CRPS / mean absolute error", **_of("{:.2g} / {:.2g}", "crps", "mae")),
-    Column(
-        "imbalance (the truth's)",
-        **_of("{:.0e} ({:.0e})", "imbalance", "imbalance_of_truth"),
-    ),
-    Column("kinetic, configurational temperature", _temperatures),
-    Column("R-hat", "diagnostics.mixing.predictions.rhat.median"),
-]
-REFERENCE_COLUMNS = [
-    Column("mean error, %", "relative_l2_mean_percent", better="lower"),
-    Column("median, %", "relative_l2_median_percent"),
-    Column("largest, %", "relative_l2_largest_percent", digits=1),
-    Column(
-        "imbalance (the truth's)",
-        lambda row: (row["imbalance"], row["imbalance_of_truth"]),
-        "{:.0e} ({:.0e})",
-    ),
-    Column(
-        "coverage of 50, 90, 95 % bands",
-        lambda row: (
-            f"({row['milliseconds']:.0f} ms a field)" if "milliseconds" in row else _bands(row)
-        ),
-    ),
-]
-SHIFT_COLUMNS = [
-    Column("mean error, %", "error_percent", "{:.3g}", better="lower"),
-    Column("deviation over draws, %", "deviation_of_weights_percent", "{:.2g}"),
-    Column("with noise, %", "deviation_percent", "{:.3g}"),
-    Column("coverage of 90 % bands", "coverage_90", digits=0, scale=100),
-    Column("rank correlation of error and deviation", "rank_correlation", better="higher"),
-]
-TRIED = [
-    Column("mean error, %", f"metrics.ensemble_val.{ERRORS[0]}", "{:.3g}", better="lower"),
-    Column("where burn-in ended, %", f"metrics.burn_in_val.{ERRORS[0]}", "{:.3g}"),
-    Column("coverage of 90 % bands", "metrics.ensemble_val.coverage_90", digits=0, scale=100),
-    Column("kinetic, configurational temperature", _temperatures),
-]
+SHEET = sheet("table2", temperatures=_temperatures, bands=_bands)
+NETS, FORMS = SHEET.settings["nets"], SHEET.settings["forms"]
+PAPER_ERRORS = tuple(f"metrics.{k}.relative_l2_mean_percent" for k in ("ensemble", "burn_in"))
+
+
+def _columns(name: str) -> list[Column]:
+    return SHEET.made(SHEET.settings[name])
 
 
 def paper_table(labels: Mapping[str, tuple[str, str]]) -> Table:
@@ -110,7 +47,7 @@ def paper_table(labels: Mapping[str, tuple[str, str]]) -> Table:
     columns = [
         Column(
             f"{round(100 * rate)} %" if rate else "no pruning",
-            _errors,
+            PAPER_ERRORS,
             "{:.2f} [{:.2f}]",
             cell=f"{{}}-{round(100 * rate)}",
         )
@@ -136,7 +73,7 @@ def network_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) 
         for p in terms
         if results.get(name := f"{net}-{form}-{kind}-{p}") is not None
     ]
-    return Table(["field", "modes", "network", "form"], NETWORK_COLUMNS, rows)
+    return Table(["field", "modes", "network", "form"], _columns("networks"), rows)
 
 
 def reference_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
@@ -148,7 +85,7 @@ def reference_table(results: Results, kinds: Sequence[str], terms: Sequence[int]
             for name, row in content.get("rows", {}).items():
                 leading = f", {content['quadratic']} leading" if name.startswith("quad") else ""
                 rows.append(Row([kind, str(p), name + leading], record=row))
-    return Table(["field", "modes", ""], REFERENCE_COLUMNS, rows)
+    return Table(["field", "modes", ""], _columns("references"), rows)
 
 
 def shift_table(results: Results, kinds: Sequence[str]) -> Table:
@@ -158,7 +95,7 @@ def shift_table(results: Results, kinds: Sequence[str]) -> Table:
         for kind in kinds
         for name, row in (results.get(f"shift-{kind}") or {}).get("rows", {}).items()
     ]
-    return Table(["trained on", "tested on"], SHIFT_COLUMNS, rows)
+    return Table(["trained on", "tested on"], _columns("shift"), rows)
 
 
 def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dict[str, Figure]:

@@ -14,30 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tasks.experiments.experiment import Best, Cell, Choices, Experiment
+from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.overrides import OPTIMIZED, component, gaussian, ours, sampler, schedule
-from tasks.experiments.tables import Column, Results, Row, Table, paper_row
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Results, Row, Table
 
 CONFIG = "mnist.yaml"
 STEPS, BURN_IN = 50_000, 500
 VARIANCE = 0.1
 #: Chains whose draws predict together, beyond the paper.
 CHAINS = 3
-#: Rows of the paper: NLL and accuracy (%) on the training set, then on the test set.
-PUBLISHED = {
-    "SGD": (0.0003, 100.00, 0.0584, 98.24),
-    "Dropout": (0.0006, 100.00, 0.0519, 98.61),
-    "Ensemble, Euclidean": (0.0357, 99.63, 0.0726, 98.10),
-    "Ensemble, RMSProp": (0.0415, 99.47, 0.0742, 98.17),
-    "Ensemble, DOP": (0.0292, 99.69, 0.0660, 98.13),
-    "Ensemble, QDOP": (0.0229, 99.85, 0.0591, 98.38),
-    "PostMean, Euclidean": (0.0281, 99.12, 0.1240, 97.16),
-    "PostMean, RMSProp": (0.0299, 99.07, 0.1134, 97.21),
-    "PostMean, DOP": (0.0243, 99.20, 0.1389, 97.20),
-    "PostMean, QDOP": (0.0292, 99.60, 0.3429, 98.14),
-}
-LABELS = {"euclidean": "Euclidean", "rmsprop": "RMSProp", "dop": "DOP", "qdop": "QDOP"}
-POINTS = {"sgd": "SGD", "dropout": "Dropout"}
+SHEET = sheet("nld")
+LABELS, POINTS = SHEET.labels, SHEET.settings["points"]
+STEP, GRID, VARIANCES = (SHEET.settings[name] for name in ("step", "grid", "variances"))
 #: The samplers and their metrics, as published where they adapt. RMSProp's root is of the sum,
 #: D + eps, in the paper; sqrt D + eps here, with a constant memory, is pSGLD's.
 METRICS = {
@@ -46,31 +35,11 @@ METRICS = {
     "dop": ("SGLD", {"preconditioner": ours("DiagonalFisher", eps=1e-4, power=0.5)}),
     "qdop": ("NaturalLangevin", {"eps": 1e-4, "power": 0.5}),
 }
-#: Step sizes and prior variances that the paper chose from, by accuracy on the validation set.
-GRID = {
-    "euclidean": (0.001, 0.01, 0.1, 1.0),
-    "rmsprop": (0.0001, 0.001, 0.01, 0.1),
-    "dop": (0.0001, 0.001, 0.01, 0.1),
-    "qdop": (0.0001, 0.001, 0.01, 0.1),
-    "sgd": (0.001, 0.01, 0.1, 1.0),
-    "dropout": (0.001, 0.01, 0.1, 1.0),
-}
-VARIANCES = (0.01, 0.1, 1.0)
-#: The paper does not say which step it chose; --choose found these best (docs/nld.md).
-STEP = {"euclidean": 0.1, "rmsprop": 0.01, "dop": 0.001, "qdop": 0.001, "sgd": 0.1, "dropout": 1.0}
 #: The metric that DOP has after 500 updates bears no larger step (2.4e-4 at that place).
 FROZEN_STEP = STEP | {"dop": 2e-4}
 FROZEN = [metric for metric in METRICS if metric != "euclidean"]
 SUFFIXES = {"": "", "-chains": ", several chains", "-frozen": ", C frozen after burn-in"}
 NAMES = {*METRICS, "qdop-chains", *(f"{metric}-frozen" for metric in FROZEN)}
-COLUMNS = [
-    Column(f"{title} ({where})", f"{place}.{{part}}.{name}", digits=digits, **accuracy)
-    for where, place in (("train", "task_details.train"), ("test", "metrics"))
-    for title, name, digits, accuracy in (
-        ("NLL", "nll", 4, {}),
-        ("accuracy", "error_percent", 2, {"scale": -1.0, "offset": 100.0}),
-    )
-]
 
 
 def cells() -> list[Cell]:
@@ -122,18 +91,16 @@ def _run(burn_in: int, thinning: int, dropout: float = 0.0) -> dict[str, object]
 
 def report(results: Results) -> Iterable[str | Table]:
     """Return the paper's table and ours."""
-    yield (
-        "NLL and accuracy in percent on the first 10,000 training images and on the test set (of "
-        "several chains: mean +- standard deviation of each one's ensemble on the test set)."
-    )
-    rows = [paper_row([f"*paper*: {name}"], COLUMNS, line) for name, line in PUBLISHED.items()]
+    yield SHEET.intro
+    columns = SHEET.made(SHEET.columns)
+    rows = SHEET.paper(columns)
     rows += [row for name, label in POINTS.items() for row in _rows(results, name, label)]
     for suffix, note in SUFFIXES.items():
         for part, of in (("ensemble", "Ensemble"), ("posterior_mean", "PostMean")):
             for name, label in LABELS.items():
                 if name + suffix in NAMES and (part, suffix) != ("posterior_mean", "-chains"):
                     rows += _rows(results, name + suffix, f"{of}, {label}{note}", part)
-    yield Table(["method"], COLUMNS, rows)
+    yield Table(SHEET.heading, columns, rows)
 
 
 def _rows(results: Results, name: str, label: str, part: str = "ensemble") -> list[Row]:
@@ -152,16 +119,10 @@ def _rows(results: Results, name: str, label: str, part: str = "ensemble") -> li
     return [Row([f"{label}, each chain"], record=each), Row([together], name)]
 
 
-ACCURACY = Column(
-    "accuracy", "metrics.ensemble_val.error_percent", scale=-1.0, offset=100.0, better="higher"
-)
+def _parts(name: str) -> tuple[str, str]:
+    return name.split("-lr")[0], name
+
+
 EXPERIMENT = Experiment(
-    cells,
-    report,
-    Choices(
-        choices,
-        [ACCURACY, Column("NLL", "metrics.ensemble_val.nll", digits=4)],
-        "Accuracy in percent and NLL of the ensemble on the last 10,000 training images.",
-        Best("Most accurate: {}.", ACCURACY, lambda name: (name.split("-lr")[0], name), "{name}"),
-    ),
+    cells, report, SHEET.choices(choices, "Most accurate: {}.", _parts, entry="{name}")
 )

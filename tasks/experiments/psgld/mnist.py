@@ -28,92 +28,26 @@ from tasks.experiments.psgld import methods, report
 from tasks.experiments.psgld.methods import HELD_OUT, Protocol, repetitions
 from tasks.experiments.psgld.report import Method
 from tasks.experiments.psgld.students import distilled, mc_dropout
+from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Results, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIG, FAN_IN = "mnist.yaml", "tasks.nets.fan_in_mlp.FanInMLP"
-COLUMNS = {
-    "400": "400-400",
-    "800": "800-800",
-    "1200": "1200-1200",
-    "reduced": "400-400, 20 epochs",
-}
-WIDTHS = {"400": 400, "800": 800, "1200": 1200, "reduced": 400}
-#: Table 2: test error in percent at 400-400, 800-800 and 1200-1200; * from Blundell et al. 2015.
-PAPER = {
-    "pSGLD (sigma^2 = 100)": (1.40, 1.26, 1.14),
-    "pSGLD (sigma^2 = 1)": (1.45, 1.32, 1.24),
-    "distilled pSGLD": (1.44, 1.40, 1.41),
-    "SGLD": (1.64, 1.41, 1.40),
-    "RMSprop": (1.59, 1.43, 1.39),
-    "RMSspectral": (1.65, 1.56, 1.46),
-    "SGD": (1.72, 1.47, 1.47),
-    "BPB, Gaussian*": (1.82, 1.99, 2.04),
-    "BPB, scale mixture*": (1.32, 1.34, 1.32),
-    "SGD, dropout*": (1.51, 1.33, 1.36),
-}
-METHODS = {
-    "psgld-published-100": Method(
-        "pSGLD, sigma^2 = 100, published code (T = 1/N)", "ensemble", "pSGLD (sigma^2 = 100)"
-    ),
-    "psgld-100": Method(
-        "pSGLD, sigma^2 = 100, posterior (T = 1)", "ensemble", "pSGLD (sigma^2 = 100)"
-    ),
-    "psgld-published-1": Method(
-        "pSGLD, sigma^2 = 1, published code (T = 1/N)", "ensemble", "pSGLD (sigma^2 = 1)"
-    ),
-    "psgld-1": Method("pSGLD, sigma^2 = 1, posterior (T = 1)", "ensemble", "pSGLD (sigma^2 = 1)"),
-    "distilled": Method("distilled pSGLD, sigma^2 = 1, published code", paper="distilled pSGLD"),
-    "sgld-published": Method("SGLD, published code (T = 1/N)", "ensemble", "SGLD"),
-    "sgld": Method("SGLD, posterior (T = 1)", "ensemble", "SGLD"),
-    "rmsprop": Method("RMSprop", "network", "RMSprop"),
-    "rmsspectral": Method("RMSspectral", "network", "RMSspectral"),
-    "sgd": Method("SGD", "network", "SGD"),
-    "bbb-gaussian": Method("Bayes by Backprop, Gaussian", "network", "BPB, Gaussian*"),
-    "bbb-mixture": Method("Bayes by Backprop, scale mixture", "network", "BPB, scale mixture*"),
-    "dropout": Method("SGD, dropout", "network", "SGD, dropout*"),
-    "mc-dropout": Method("SGD, MC dropout, 100 masks"),
-    "sghmc": Method("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
-    "deep-ensemble": Method("deep ensemble of 5 (Adam)", together=True),
-}
+SHEET = sheet("psgld_mnist")
+COLUMNS, WIDTHS, STEP, GRID = (SHEET.settings[k] for k in ("columns", "widths", "step", "grid"))
+METHODS = {name: Method(**method) for name, method in SHEET.settings["methods"].items()}
 #: Runs of one repetition each.
 SEEDS = 3
-#: Step sizes, on the mean loss: the paper's; where it has none, and at T = 1, those that --choose
-#: found best.
-STEP = {
-    "psgld": 5e-4,
-    "sgld-published": 0.5,
-    "sgld": 0.1,
-    "rmsprop": 5e-4,
-    "rmsspectral": 3e-5,
-    "sgd": 0.5,
-    "bbb-gaussian": 1e-3,
-    "bbb-mixture": 3e-3,
-    "dropout": 0.5,
-}
 #: e^0 and e^-6 are of the paper's grid.
 BBB_PRIOR = {
     "bbb-gaussian": gaussian(1.0),
     "bbb-mixture": ours("ScaleMixturePrior", pi=0.5, std1=1.0, std2=0.0025),
 }
-#: Step sizes to choose from.
-GRID = {
-    "psgld-1": (1e-4, 5e-4, 2e-3),
-    "sgld": (0.1, 0.5, 2.0),
-    "rmsspectral": (1e-5, 3e-5, 1e-4),
-    "dropout": (0.1, 0.5),
-    "bbb-gaussian": (3e-4, 1e-3, 3e-3),
-    "bbb-mixture": (3e-4, 1e-3, 3e-3),
-}
 TEMPERED = ("sghmc", "psgld-1")
-#: Temperatures below 1 and above 1/N, which is 2e-5 with these examples held out.
-TEMPERATURES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 #: Of the sweep alone: at .02 the noise of minibatches heats cold chains, at 1/N they diverge.
 TEMPERED_OPTIONS = {"sghmc": {"model.step_fraction": 0.005}}
-#: Weight histograms: Figure 4a.
-HISTOGRAM = ("psgld-published-100", "psgld-published-1", "sgld-published", "rmsprop", "sgd")
 
 
 def protocol(column: str) -> Protocol:
@@ -200,7 +134,7 @@ def temperatures() -> list[Cell | Study]:
     length = protocol("reduced").with_data(60_000 - HELD_OUT)
     found: list[Cell | Study] = []
     for method in TEMPERED:
-        for value in (1 / length.num_data, *TEMPERATURES):
+        for value in (1 / length.num_data, *SHEET.settings["temperatures"]):
             tempered = {"data.num_val": HELD_OUT, "model.sampler.temperature": value}
             tempered |= TEMPERED_OPTIONS.get(method, {})
             run = cell("reduced", method, length)
@@ -223,7 +157,7 @@ def left_out() -> tuple[list[str], str]:
 
 def tables(results: Results) -> Iterator[str | Table]:
     """Yield the paper's table beside ours, what each run of ours was, and the temperatures."""
-    yield from report.report(results, METHODS, COLUMNS, PAPER)
+    yield from report.report(results, METHODS, COLUMNS, SHEET.published)
     yield from report.temperature_table(results, TEMPERED, METHODS)
 
 
@@ -231,7 +165,7 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return learning curves (Figures 4b and 7), weights (Figure 4a) and the temperature curve."""
     found = drawn.curves(results, out, METHODS, COLUMNS)
     for column in ("1200", "reduced"):
-        found |= drawn.weights(results, out, column, HISTOGRAM, METHODS)
+        found |= drawn.weights(results, out, column, SHEET.settings["histogram"], METHODS)
     return found | drawn.temperature_figure(results, TEMPERED, METHODS)
 
 

@@ -17,56 +17,12 @@ from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.psgld import figures, methods, report
 from tasks.experiments.psgld.methods import HELD_OUT, Protocol
 from tasks.experiments.psgld.report import Method
+from tasks.experiments.sheet import sheet
 
 CONFIG = "mnist_cnn.yaml"
-COLUMNS = {
-    "text": "32-64, 200-200",
-    "appendix": "32-64, 500",
-    "reduced": "32-64, 200-200, 4 epochs",
-}
-HIDDEN = {"text": [200, 200], "appendix": [500], "reduced": [200, 200]}
-#: Tables 3 and 4: test error in percent. Of Table 4 the text has two numbers.
-PAPER = {
-    "pSGLD": (0.45, 0.56),
-    "SGLD": (0.71, None),
-    "RMSprop": (0.65, None),
-    "RMSspectral": (0.78, None),
-    "SGD": (0.82, 0.81),
-}
-METHODS = {
-    "psgld-published": Method("pSGLD, published code (T = 1/N)", "ensemble", "pSGLD"),
-    "psgld-chosen": Method("pSGLD, published code (T = 1/N), step 3e-4", "ensemble", "pSGLD"),
-    "psgld": Method("pSGLD, posterior (T = 1)", "ensemble", "pSGLD"),
-    "sgld-published": Method("SGLD, published code (T = 1/N)", "ensemble", "SGLD"),
-    "sgld": Method("SGLD, posterior (T = 1)", "ensemble", "SGLD"),
-    "rmsprop": Method("RMSprop", "network", "RMSprop"),
-    "rmsspectral": Method("RMSspectral", "network", "RMSspectral"),
-    "sgd": Method("SGD", "network", "SGD"),
-    "sghmc": Method("SGHMC, frozen RMSProp, after Adam (T = 1)", "ensemble"),
-}
-#: Step sizes on the mean loss, the smaller of the paper's two; ours of RMSspectral and pSGLD at
-#: T = 1.
-STEP = {
-    "psgld-published": 1e-3,
-    "psgld-chosen": 3e-4,
-    "psgld": 3e-4,
-    "sgld-published": 0.1,
-    "sgld": 0.1,
-    "rmsprop": 1e-3,
-    "rmsspectral": 3e-5,
-    "sgd": 0.1,
-}
-#: Step sizes to choose from: the paper's, "via grid search", and smaller ones, at T = 1 and where
-#: the first steps of the paper's leave channels without any activation.
-GRID = {
-    "psgld-published": (3e-4, 1e-3, 2e-3),
-    "psgld": (1e-4, 3e-4),
-    "sgld-published": (0.1, 0.2),
-    "sgld": (0.03, 0.1),
-    "rmsprop": (3e-4, 1e-3, 2e-3),
-    "rmsspectral": (1e-5, 3e-5, 1e-4),
-    "sgd": (0.1, 0.2),
-}
+SHEET = sheet("psgld_cnn")
+COLUMNS, HIDDEN, STEP, GRID = (SHEET.settings[k] for k in ("columns", "hidden", "step", "grid"))
+METHODS = {name: Method(**method) for name, method in SHEET.settings["methods"].items()}
 
 
 def protocol(column: str) -> Protocol:
@@ -107,7 +63,7 @@ def choices() -> list[Cell]:
 
 EXPERIMENT = Experiment(
     cells,
-    lambda results: report.report(results, METHODS, COLUMNS, PAPER),
+    lambda results: report.report(results, METHODS, COLUMNS, SHEET.published),
     report.choices(choices),
     lambda: methods.left_out(cells(), "an hour or more each, half a day of the appendix's,"),
     # Learning curves: Figures 5 and 8.

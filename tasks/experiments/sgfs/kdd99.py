@@ -18,9 +18,10 @@ there.
 
 from __future__ import annotations
 
-from tasks.experiments.experiment import Cell, Choices, Experiment
+from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.sgfs import runs
-from tasks.experiments.tables import Column, Row, Table, each_chain
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Results, Row, Table
 
 CONFIG = "kdd99.yaml"
 #: Training rows of the 10 % file, and of the full one, which the paper has.
@@ -33,20 +34,6 @@ VARIANCE = 0.1
 FLOOR_FULL = 1e-4
 #: a, b, delta of epsilon_t = a (b + t)^-delta.
 SCHEDULE = (0.1, 1e5, 0.9)
-#: Test error rates times 1e4.
-PUBLISHED = {"sgd": 8.0, "sgld": 6.6, "sgfs-d": 4.2, "sgfs-f": 4.4}
-LABELS = {
-    "sgd": "SGD",
-    "sgld": "SGLD",
-    "sgd-same-lr": "SGD, same lr",
-    "sgld-same-lr": "SGLD, same lr",
-    "sgfs-d": "SGFS-d",
-    "sgfs-f": "SGFS-f",
-    "sgfs-d-prior": "SGFS-d, prior counted, frozen after burn-in",
-    "sgfs-d-chosen": f"SGFS-d, alpha = {CHOSEN:g}, prior counted, frozen after burn-in",
-    "sgfs-d-frozen": "SGFS-d, frozen after burn-in",
-    "sgfs-f-frozen": "SGFS-f, frozen after burn-in",
-}
 #: Runs that are made with lambda = 1 too, and what they are called then.
 WEAKER = {
     "sgd-same-lr": "sgd-lambda1",
@@ -55,16 +42,10 @@ WEAKER = {
     "sgfs-d-chosen": "sgfs-d-chosen-lambda1",
 }
 BEST = "sgfs-d-best-lambda1"
-LABELS |= {name: f"{LABELS[base]}, lambda = 1" for base, name in WEAKER.items()} | {
-    BEST: f"SGFS-d, alpha = {CHOSEN_LAMBDA1:g}, prior counted, frozen after burn-in, lambda = 1"
-}
 #: The prior's variance for the paper's lambda / N on a tenth of its rows.
 LAMBDA1 = {"model.sampler.prior.variance": 1.0}
-#: Three alphas without and with the prior counted, and 18 schedules by first lr, b and delta: as
-#: many as in the paper, which does not say which.
-ALPHAS = {"": (2.0, 4.0, ALPHA), "-prior": (1.0, 2.0, 4.0)}
-FIRST = (0.1, 0.7, 5.0)
-DECAYS = tuple((b, delta) for b in (1e3, 1e4, 1e5) for delta in (0.55, 0.9))
+SHEET = sheet("kdd99")
+LABELS, PUBLISHED, GRID = SHEET.labels, SHEET.published, SHEET.settings
 
 
 def cells() -> list[Cell]:
@@ -87,13 +68,14 @@ def choices() -> list[Cell]:
     found = [
         annealed(kind, f"{kind}-lr{lr:g}-b{b:g}-delta{delta:g}", lr, b, delta)
         for kind in ("sgd", "sgld")
-        for lr in FIRST
-        for b, delta in DECAYS
+        for lr in GRID["first"]
+        for b in GRID["b"]
+        for delta in GRID["delta"]
     ]
     found += [
         fisher(kind, f"sgfs-{kind}{counted}-alpha{alpha:g}", alpha, True, bool(counted))
         for kind in ("d", "f")
-        for counted, alphas in ALPHAS.items()
+        for counted, alphas in GRID["alphas"].items()
         for alpha in alphas
     ]
     return found + [
@@ -115,33 +97,11 @@ def fisher(kind: str, name: str, alpha: float, frozen: bool, count_prior: bool =
     return runs.fisher(CONFIG, kind, name, lr, VARIANCE, frozen, count_prior=count_prior, **floor)
 
 
-COLUMNS = [
-    Column("iterations", "num_gradients", "{:,}"),
-    Column("ours", each_chain("error_percent"), digits=1, scale=100.0, better="lower"),
-    Column("paper", digits=1, missing=""),
-    Column("NLL", "metrics.ensemble.nll", digits=5),
-    Column("last draw", "metrics.last.error_percent", digits=1, scale=100.0),
-    Column("validation", "metrics.ensemble_val.error_percent", digits=1, scale=100.0),
-]
-ROWS = [
-    Row([label], name, published={"paper": PUBLISHED[name]} if name in PUBLISHED else {})
-    for name, label in LABELS.items()
-]
-INTRO = (
-    "Error rate of the ensemble on the held-out 5 % of the rows, times 1e4 (of several chains: "
-    "mean +- standard deviation of each one's ensemble), its NLL there, and the error rate of "
-    "the last draw."
-)
-TRIED = [
-    Column("error rate", "metrics.ensemble_val.error_percent", digits=1, scale=100.0),
-    Column("NLL", "metrics.ensemble_val.nll", digits=5),
-]
-EXPERIMENT = Experiment(
-    cells,
-    [INTRO, Table(["method"], COLUMNS, ROWS)],
-    Choices(
-        choices,
-        TRIED,
-        "Error rate of the ensemble on the validation rows, times 1e4, and its NLL there.",
-    ),
-)
+def report(results: Results) -> list[str | Table]:
+    """Return ours beside the paper's."""
+    paper = {name: {"paper": rate} for name, rate in PUBLISHED.items()}
+    rows = [Row([label], name, published=paper.get(name, {})) for name, label in LABELS.items()]
+    return [SHEET.intro, Table(SHEET.heading, SHEET.made(SHEET.columns), rows)]
+
+
+EXPERIMENT = Experiment(cells, report, SHEET.choices(choices))

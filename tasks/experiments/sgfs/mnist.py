@@ -19,7 +19,8 @@ from lightning_sgmcmc.figures import new_figure
 from tasks.experiments.drawing import STYLES, draw_lines
 from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.sgfs.runs import annealed, fisher, step_size
-from tasks.experiments.tables import Column, Result, Results, Row, Table, each_chain
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Result, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,16 +31,6 @@ N, BATCH, ALPHA = 60_000, 2000, 2.0
 VARIANCE = 1000.0
 #: b of epsilon_t = 1 / (b + t).
 B = 1000.0
-LABELS = {
-    "sgd": "SGD",
-    "sgld": "SGLD",
-    "sgd-small": "SGD, lr 1 at first",
-    "sgld-small": "SGLD, lr 1 at first",
-    "sgfs-d": "SGFS-d",
-    "sgfs-f": "SGFS-f",
-    "sgfs-d-frozen": "SGFS-d, frozen after burn-in",
-    "sgfs-f-frozen": "SGFS-f, frozen after burn-in",
-}
 
 
 def cells() -> list[Cell]:
@@ -64,20 +55,12 @@ def _error_after(run: Result, step: int) -> str:
     return f"{known[-1]:.2f}" if known and trace["steps"][-1] >= step else "-"
 
 
-COLUMNS = [
-    Column("after 1,000", lambda run: _error_after(run, 1000)),
-    Column("after 2,000", lambda run: _error_after(run, 2000)),
-    Column("in the end", each_chain("error_percent"), better="lower"),
-    Column("last draw", "metrics.last.error_percent"),
-    Column("NLL", "metrics.ensemble.nll", digits=4),
-    Column("steps", "num_gradients", "{:,}"),
-    Column("minutes", "wall_seconds", digits=1, scale=1 / 60),
-]
-INTRO = (
-    "Test error in percent of the ensemble so far after 1,000, 2,000 and all iterations (of "
-    "several chains: of all together; in the end mean +- standard deviation of each one's), of "
-    "the last draw, and the NLL of the ensemble. The paper gives a figure only."
+SHEET = sheet(
+    "sgfs_mnist",
+    after_1000=lambda run: _error_after(run, 1000),
+    after_2000=lambda run: _error_after(run, 2000),
 )
+LABELS = SHEET.labels
 
 
 def figures(results: Results, out: Path) -> dict[str, Figure]:
@@ -99,8 +82,4 @@ def _trace(run: Result | None) -> list[tuple[float, float]]:
     return list(zip(trace["steps"], trace["error_percent"], strict=True))
 
 
-EXPERIMENT = Experiment(
-    cells,
-    [INTRO, Table(["method"], COLUMNS, [Row([label], name) for name, label in LABELS.items()])],
-    figures=figures,
-)
+EXPERIMENT = Experiment(cells, [SHEET.intro, SHEET.table()], figures=figures)
