@@ -320,7 +320,7 @@ def test_the_configuration_is_one_of_the_trials() -> None:
         steps=content["trainer"]["max_steps"],
         momentum=model["sampler"]["init_args"]["momentum"],
         fraction=model["step_fraction"],
-        sets=tuple(experiment.VALIDATION),
+        sets=list(experiment.VALIDATION),
         thinning=model["thinning"],
     )
     assert adopted in experiment.TRIALS

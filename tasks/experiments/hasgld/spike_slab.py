@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, SGLD, Sampler, SpikeAndSlabPrior
-from tasks.experiments.experiment import Choices, Experiment, Study
+from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.hasgld.spike_slab_chains import Chains, Data, run, together
-from tasks.experiments.hasgld.spike_slab_report import SETTING, draw, score, scores, table
+from tasks.experiments.hasgld.spike_slab_report import SHEET, draw, scores, table
 from tasks.experiments.tables import Results
 
 if TYPE_CHECKING:
@@ -124,14 +124,13 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     return {"spike-slab": draw(done, out, ADAPTING)} if done else {}
 
 
+def _labels(name: str) -> list[str]:
+    return [LABELS[name.partition("-")[0]]]
+
+
 EXPERIMENT = Experiment(
     cells,
     lambda results: [table(results, LABELS)],
-    Choices(
-        choices,
-        [SETTING, score("validation MSE", "mse")],
-        heading=["method"],
-        labels=lambda name: [LABELS[name.partition("-")[0]]],
-    ),
+    SHEET.choices(choices, heading=["method"], labels=_labels),
     figures=figures,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from lightning_sgmcmc.figures import new_figure
 from tasks.experiments.hasgld.gibbs import gibbs
 from tasks.experiments.hasgld.spike_slab_chains import THINNING, Chains, Data, Part
 from tasks.experiments.loop import Array
-from tasks.experiments.tables import Column, Result, Results, Row, Table
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Result, Results, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,46 +107,33 @@ def summary(values: Array) -> list[float]:
     return [float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))]
 
 
-def score(title: str, key: str) -> Column:
-    """Return the column of a mean and its standard error over the data sets."""
-
-    def read(row: Result) -> tuple[float, ...] | str | None:
-        return "diverges" if row.get("diverged") else tuple(row[key]) if key in row else "-"
-
-    return Column(title, read, "{:.2f} ± {:.2f}", better="lower")
-
-
-def _exact(title: str, form: str, *names: str) -> Column:
-    """Return a column of numbers that only runs on the test examples have."""
+def _score(key: str) -> Callable[[Result], tuple[float, ...] | str]:
+    """Return the function of a study that gives a mean and its standard error."""
 
     def read(row: Result) -> tuple[float, ...] | str:
-        return tuple(row[name] for name in names) if "excess" in row else "-"
+        return "diverges" if row.get("diverged") else tuple(row[key]) if key in row else "-"
 
-    return Column(title, read, form)
-
-
-def _coefficient(j: int) -> Column:
-    def read(row: Result) -> float | str:
-        return float(row["coefficients"][j][0]) if "excess" in row else "-"
-
-    return Column(f"beta {j + 1}", read)
+    return read
 
 
-def _included(row: Result) -> str:
-    return f"{row['included'][0]}, {row['included'][1]}, {row['false']}" if "excess" in row else "-"
+def _tested(read: Callable[[Result], Any]) -> Callable[[Result], Any]:
+    """Return ``-`` for studies that have not been measured on the test examples."""
+    return lambda row: read(row) if "excess" in row else "-"
 
 
-SETTING = Column("setting", lambda row: row["setting"] if "diverged" not in row else "-")
-COLUMNS = [
-    SETTING,
-    score("test MSE", "mse"),
-    score("test MAE", "mae"),
-    score("excess risk", "excess"),
-    *(_coefficient(j) for j in range(3)),
-    Column("rho > .5: 1, 2, others", _included),
-    _exact("mean, sd over exact", "{:.2f} sd, {:.2f}", "gibbs_mean", "gibbs_sd"),
-    _exact("ESS", "{:.0f} ({:.0f})", "ess", "ess_worst"),
-]
+SHEET = sheet(
+    "spike_slab",
+    setting=lambda row: "-" if "diverged" in row else row["setting"],
+    mse=_score("mse"),
+    mae=_score("mae"),
+    excess=_score("excess"),
+    beta_1=_tested(lambda row: row["coefficients"][0][0]),
+    beta_2=_tested(lambda row: row["coefficients"][1][0]),
+    beta_3=_tested(lambda row: row["coefficients"][2][0]),
+    included=_tested(lambda row: "{}, {}, {}".format(*row["included"], row["false"])),
+    exact=_tested(lambda row: (row["gibbs_mean"], row["gibbs_sd"])),
+    ess=_tested(lambda row: (row["ess"], row["ess_worst"])),
+)
 
 
 def table(results: Results, labels: Mapping[str, str]) -> Table:
@@ -156,7 +144,7 @@ def table(results: Results, labels: Mapping[str, str]) -> Table:
         errors = dict(zip(("test MSE", "test MAE"), truth, strict=True))
         known: dict[str, float | str] = {"excess risk": "0", **errors}
         rows.append(Row(["the true beta"], published=known, empty="-"))
-    return Table(["method"], COLUMNS, rows)
+    return Table(SHEET.heading, SHEET.made(SHEET.columns), rows)
 
 
 def draw(labels: Mapping[str, str], out: Path, adapting: int) -> Figure:

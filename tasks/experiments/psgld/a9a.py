@@ -20,12 +20,13 @@ from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp,
 from lightning_sgmcmc.diagnostics import ess, rhat
 from lightning_sgmcmc.figures import new_figure
 from tasks.data.libsvm import A9AData
-from tasks.experiments.experiment import Best, Cell, Choices, Experiment, Study
+from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.logistic_chains import sample_chains
 from tasks.experiments.logistic_hmc import sample_hmc, with_intercept
 from tasks.experiments.loop import Array
 from tasks.experiments.overrides import gaussian, sampler
-from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Result, Results, Row, Table, paper_row
 from tasks.laplace import Laplace, laplace
 
 if TYPE_CHECKING:
@@ -48,25 +49,6 @@ METHODS: dict[str, Callable[..., Sampler]] = {
     "natural": NaturalLangevin,
     "sgfs": partial(SGFS, count_prior=True),
 }
-LABELS = {
-    "sgld-published": "SGLD, the paper's step",
-    "psgld-published": "pSGLD, the paper's step, adapting",
-    "sgld": "SGLD",
-    "psgld": "pSGLD, frozen",
-    "sghmc": "SGHMC, momentum .9, RMSProp frozen",
-    "natural": "NaturalLangevin, frozen",
-    "sgfs": "SGFS-f, frozen",
-}
-#: Step sizes tried on a validation split, and the chosen ones: those whose ensemble comes closest
-#: to the posterior's predictions there.
-GRID = {
-    "sgld": (0.05, 0.2, 0.5, 1.0, 2.0),
-    "psgld": (0.005, 0.01, 0.02, 0.05, 0.1, 0.2),
-    "sghmc": (0.0003, 0.001, 0.002, 0.003, 0.005, 0.01),
-    "natural": (0.001, 0.003, 0.005, 0.01, 0.02, 0.05),
-    "sgfs": (0.0005, 0.001, 0.002, 0.003),  # the largest possible is 2 / (1 + N / 50) = .00307
-}
-STEP = {"sgld": 1.0, "psgld": 0.02, "sghmc": 0.003, "natural": 0.01, "sgfs": 0.003}
 #: Validation examples: a tenth of the training set.
 NUM_VAL = 3256
 REFERENCES = {
@@ -239,32 +221,18 @@ def _of_draws(values: Result) -> tuple[float, float, float]:
     return draws["mean"], draws["quantiles"]["0.025"], draws["quantiles"]["0.975"]
 
 
+SHEET = sheet("a9a", of_chains=_of_chains, of_draws=_of_draws)
+LABELS, STEP, GRID = SHEET.labels, SHEET.settings["step"], SHEET.settings["grid"]
 NAMES = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
-COLUMNS = [
-    Column("step", "lr", "{:.4g}"),
-    Column("ensemble", _of_chains, "{:.2f} ± {:.2f}", better="lower"),
-    Column("one draw", _of_draws, "{:.2f} ({:.2f} to {:.2f})", better="lower"),
-    Column("NLL", "nll", digits=4, better="lower"),
-    Column("distance", "gap", digits=4, better="lower"),
-    Column("logits", "logit_sd"),
-    Column("weights", "weight_sd"),
-    Column("ESS", "ess", digits=0, better="higher"),
-]
-DISTANCE = COLUMNS[4]
 
 
 def report(results: Results) -> Iterator[str | Table]:
     """Yield the paper's numbers and ours, and how good the references are."""
-    yield (
-        "Test error in percent: of one run's ensemble (mean and standard deviation over 8 runs), "
-        "and of single draws (mean, 95 % interval). NLL and the mean distance of the probabilities "
-        "from Laplace's are those of all draws of the 8 runs together; so are the standard "
-        "deviations of the test logits and of the weights, over Laplace's, and the ESS (medians; "
-        "2,320 draws, references: 4,000)."
-    )
-    rows = [paper_row([f"*paper*: {n}"], COLUMNS, (None, v)) for n, v in PUBLISHED.items()]
+    yield SHEET.intro
+    columns = SHEET.made(SHEET.columns)
+    rows = [paper_row([f"*paper*: {n}"], columns, (None, v)) for n, v in PUBLISHED.items()]
     rows += [Row([label], record=summary(results.get(name))) for name, label in NAMES.items()]
-    yield Table([""], COLUMNS, rows)
+    yield Table(SHEET.heading, columns, rows)
     for name, (_, label) in REFERENCES.items():
         result = results.get(name)
         if result is not None and "acceptance" in result:
@@ -306,16 +274,5 @@ def _method_and_step(name: str) -> tuple[str, str]:
     return method, lr
 
 
-EXPERIMENT = Experiment(
-    cells,
-    report,
-    Choices(
-        choices,
-        [DISTANCE, COLUMNS[3], Column("error", "error_percent", better="lower")],
-        f"Of all draws of eight runs, on {NUM_VAL} held-out training examples: mean distance of "
-        "the probabilities from those of the Laplace approximation for the same training examples, "
-        "NLL, and error in percent.",
-        Best("Closest: {}.", DISTANCE, _method_and_step),
-    ),
-    figures=figures,
-)
+CHOICES = SHEET.choices(choices, "Closest: {}.", _method_and_step)
+EXPERIMENT = Experiment(cells, report, CHOICES, figures=figures)

@@ -26,7 +26,8 @@ from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.logistic_chains import sample_chains
 from tasks.experiments.logistic_hmc import sample_hmc, standard_error, with_intercept
 from tasks.experiments.loop import Array
-from tasks.experiments.tables import Column, Result, Results, Row, Table
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Result, Results, Row, Table
 from tasks.laplace import laplace
 
 if TYPE_CHECKING:
@@ -173,25 +174,17 @@ def _epsilon(row: Result) -> str:
     return f"{row['epsilon']:.0e}{beyond}"
 
 
-COLUMNS = [
-    Column("epsilon", _epsilon),
-    Column("smallest ESS", "min_ess", digits=1, better="higher"),
-    Column("error of the mean", "mean_error", better="lower"),
-    Column("error of the sd", "sd_error", better="lower"),
-    Column("mean sd ratio", "sd_ratio"),
-    Column("error of the covariance", "covariance_error", better="lower"),
-    Column("worth in independent draws", "worth", "{:.2g}", better="higher"),
-]
+SHEET = sheet("australian", epsilon=_epsilon)
 
 
 def report(results: Results) -> Iterator[str | Table]:
     """Yield the errors at every step size, and how good the truth is; the paper has figures."""
-    yield "Means over 50 runs and 15 weights, errors in posterior standard deviations."
+    yield SHEET.intro
     rows = []
     for name, method in METHODS.items():
         found = (results.get(name) or {}).get("rows", [None])
         rows += [Row([method.label], record=row) for row in found]
-    yield Table(["method"], COLUMNS, rows)
+    yield Table(SHEET.heading, SHEET.made(SHEET.columns), rows)
     known = results.get("truth")
     if known is not None:
         yield (
