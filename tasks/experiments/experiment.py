@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +21,25 @@ class Cell:
 
     Attributes:
         name: Name of its folder.
-        config: Its YAML file, relative to ``configs/papers``.
+        config: Its YAML file, relative to ``configs/papers``, or the content of one.
         overrides: What differs from that.
     """
 
     name: str
-    config: str
+    config: str | Mapping[str, Any]
     overrides: Overrides
 
     def but(self, name: str, changes: Overrides) -> Cell:
         """Return the same run under another name with some values changed."""
         return Cell(name, self.config, changed(self.overrides, changes))
 
-    def arguments(self) -> list[str]:
-        """Return the overrides as a command line."""
-        return arguments(self.overrides)
+    def arguments(self, root: Path) -> list[str]:
+        """Return the command line, with configuration files in ``root``."""
+        if isinstance(self.config, str):
+            config = str(root / "papers" / self.config)
+        else:
+            config = json.dumps(self.config)
+        return ["--config", config, *arguments(self.overrides)]
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def changed(overrides: Overrides, changes: Overrides) -> dict[str, Any]:
     for name, value in changes.items():
         whole = next((k for k, v in found.items() if _inside(name, k, v)), None)
         if whole is None:
-            found[name] = value
+            found[name] = copy.deepcopy(value)
             continue
         place = found[whole]
         *path, last = name.removeprefix(f"{whole}.").split(".")

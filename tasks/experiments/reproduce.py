@@ -154,8 +154,7 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     else:
         if (folder / "config.yaml").is_file():  # stopped before its first checkpoint
             (folder / "config.yaml").unlink()
-        config = root / "configs" / "papers" / cell.config
-        arguments = ["--config", str(config), *cell.arguments(), *overrides, "--out", str(folder)]
+        arguments = [*cell.arguments(root / "configs"), *overrides, "--out", str(folder)]
     cli.main(root / "configs", arguments)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from tasks.experiments.experiment import Best, Cells, Choices
+from tasks.experiments.experiment import Best, Cell, Cells, Choices
+from tasks.experiments.overrides import Overrides, changed
 from tasks.experiments.tables import Column, Result, Row, Table, paper_row
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "experiments"
@@ -29,6 +30,8 @@ class Sheet:
         tried: Columns of the table of what settings were chosen from.
         trying: What those numbers are.
         settings: Everything else, of which the experiment's module makes cells.
+        base: The configuration of all runs, where it has no file of its own in ``configs/papers``.
+        cells: What each run differs in from that.
         functions: Of records, for columns.
     """
 
@@ -40,7 +43,13 @@ class Sheet:
     tried: Sequence[Mapping[str, Any]] = ()
     trying: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    cells: Mapping[str, Overrides] = field(default_factory=dict)
     functions: Mapping[str, Callable[[Result], Any]] = field(default_factory=dict)
+
+    def runs(self) -> list[Cell]:
+        """Return the runs that are stated as data."""
+        return [Cell(name, self.base, changed({}, run)) for name, run in self.cells.items()]
 
     def made(self, columns: Sequence[Mapping[str, Any]]) -> list[Column]:
         """Return columns that are stated as data."""

@@ -32,11 +32,8 @@ def parsed(capsys: Any) -> Callable[[Cell], dict[str, Any]]:
     """Return what the command line makes of a cell, its whole configuration; nothing is run."""
 
     def parse(cell: Cell) -> dict[str, Any]:
-        config = ROOT / "configs" / "papers" / cell.config
         with pytest.raises(SystemExit) as stop:
-            cli.main(
-                ROOT / "configs", ["--config", str(config), *cell.arguments(), "--print_config"]
-            )
+            cli.main(ROOT / "configs", [*cell.arguments(ROOT / "configs"), "--print_config"])
         output = capsys.readouterr()
         assert stop.value.code == 0, output.err
         content: dict[str, Any] = yaml.safe_load(output.out)

@@ -136,9 +136,8 @@ def test_cells_have_names_of_their_own_and_every_chosen_step_was_tried(capsys: A
     published = [c for c in cells if isinstance(c, Cell)]
     assert all(isinstance(c, Study) for c in cells if c not in published)
     for c in published:
-        config = ROOT / "configs" / "papers" / c.config
         with pytest.raises(SystemExit) as stop:
-            cli.main(ROOT / "configs", ["--config", str(config), *c.arguments(), "--print_config"])
+            cli.main(ROOT / "configs", [*c.arguments(ROOT / "configs"), "--print_config"])
         assert stop.value.code == 0
         output = capsys.readouterr().out
         assert "lr: 0.05" in output

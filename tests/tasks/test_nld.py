@@ -118,11 +118,8 @@ def test_a_small_run_measures_training_examples(files: Path) -> None:
         "--data.measure_train=12",
         "--data.batch_size=10",
     ]
-    config = ROOT / "configs" / "papers" / cell.config
     out = files / "qdop-frozen"
-    cli.main(
-        ROOT / "configs", ["--config", str(config), *cell.arguments(), *small, "--out", str(out)]
-    )
+    cli.main(ROOT / "configs", [*cell.arguments(ROOT / "configs"), *small, "--out", str(out)])
     content = json.loads((out / "results.json").read_text())
     found = content["task_details"]["train"]
     data = MNISTData(str(files), flatten=True, num_val=10, val_from="last")

@@ -82,7 +82,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data.num_test": 10,
         "data.num_val": 20,
     }
-    arguments = ["--config", str(ROOT / "configs" / "papers" / cell.config), *cell.arguments()]
+    arguments = cell.arguments(ROOT / "configs")
     arguments += [f"--{name}={value}" for name, value in small.items()]
     cli.main(ROOT / "configs", [*arguments, "--out", str(root / cell.name)])
     return root / cell.name

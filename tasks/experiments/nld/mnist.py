@@ -13,6 +13,7 @@ where burn-in ends. The network of the posterior mean (PostMean) belongs to the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.overrides import OPTIMIZED, component, gaussian, ours, sampler, schedule
@@ -29,7 +30,7 @@ LABELS, POINTS = SHEET.labels, SHEET.settings["points"]
 STEP, GRID, VARIANCES = (SHEET.settings[name] for name in ("step", "grid", "variances"))
 #: The samplers and their metrics, as published where they adapt. RMSProp's root is of the sum,
 #: D + eps, in the paper; sqrt D + eps here, with a constant memory, is pSGLD's.
-METRICS = {
+METRICS: dict[str, tuple[str, dict[str, Any]]] = {
     "euclidean": ("SGLD", {}),
     "rmsprop": ("SGLD", {"preconditioner": ours("RMSProp", eps=1e-2)}),
     "dop": ("SGLD", {"preconditioner": ours("DiagonalFisher", eps=1e-4, power=0.5)}),
@@ -75,7 +76,7 @@ def langevin(metric: str, lr: float, variance: float, frozen: bool = False) -> C
     return Cell(metric + "-frozen" * frozen, CONFIG, overrides)
 
 
-def _run(burn_in: int, thinning: int, dropout: float = 0.0) -> dict[str, object]:
+def _run(burn_in: int, thinning: int, dropout: float = 0.0) -> dict[str, Any]:
     net = {"hidden": [400, 400], "activation": "relu", "outputs": 10, "dropout": dropout}
     return schedule("BlockDecay", every=10_000) | {
         "name": "nld",

@@ -223,7 +223,7 @@ def _of_draws(values: Result) -> tuple[float, float, float]:
 
 SHEET = sheet("a9a", of_chains=_of_chains, of_draws=_of_draws)
 LABELS, STEP, GRID = SHEET.labels, SHEET.settings["step"], SHEET.settings["grid"]
-NAMES = {name: label for name, (_, label) in REFERENCES.items()} | LABELS
+NAMES = {name: label for name, (_, label) in REFERENCES.items()} | dict(LABELS)
 
 
 def report(results: Results) -> Iterator[str | Table]:

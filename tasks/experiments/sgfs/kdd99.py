@@ -18,8 +18,11 @@ there.
 
 from __future__ import annotations
 
+from typing import Any
+
+from lightning_sgmcmc import SGFS
 from tasks.experiments.experiment import Cell, Experiment
-from tasks.experiments.sgfs import runs
+from tasks.experiments.overrides import OPTIMIZED, gaussian, sampler, schedule
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Results, Row, Table
 
@@ -87,14 +90,19 @@ def choices() -> list[Cell]:
 
 def annealed(kind: str, name: str, lr: float, b: float, delta: float) -> Cell:
     """Return a run of SGD or SGLD whose step decays from ``lr`` as (1 + t / b)^-delta."""
-    return runs.annealed(CONFIG, kind, name, float(f"{lr:.4g}"), b, delta, VARIANCE)
+    drawn = {"sgd": OPTIMIZED, "sgld": "SGLD"}[kind]
+    decay = schedule("PolynomialDecay", b=b, gamma=delta)
+    return Cell(name, CONFIG, sampler(drawn, float(f"{lr:.4g}"), gaussian(VARIANCE)) | decay)
 
 
 def fisher(kind: str, name: str, alpha: float, frozen: bool, count_prior: bool = False) -> Cell:
     """Return a run of SGFS-d or SGFS-f."""
-    lr = runs.step_size(alpha, N, BATCH, digits=4)
-    floor = {"floor": FLOOR_FULL} if kind == "f" else {}
-    return runs.fisher(CONFIG, kind, name, lr, VARIANCE, frozen, count_prior=count_prior, **floor)
+    settings: dict[str, Any] = {"variant": "diagonal"}
+    if kind == "f":
+        settings = {"variant": "full", "floor": FLOOR_FULL}
+    lr = float(f"{SGFS.step_size(alpha, N, BATCH):.4g}")
+    drawn = sampler("SGFS", lr, gaussian(VARIANCE), count_prior=count_prior, **settings)
+    return Cell(name, CONFIG, drawn | {"model.freeze_preconditioner": frozen})
 
 
 def report(results: Results) -> list[str | Table]:

@@ -217,7 +217,8 @@ def over_steps(
     machines = Machines(x.shape[1], HIDDEN, CLASSES)
     reference = step_sizes.read_moments(_reference(folder))
     mode, covariance = reference["mode"], reference["covariance"]
-    rows, arrays = [], {}
+    rows: list[dict[str, Any]] = []
+    arrays: Moments = {}
     for value in values:
         start = torch.from_numpy(mode).repeat(size.chains, 1)
         theta = start.requires_grad_()

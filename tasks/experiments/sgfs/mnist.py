@@ -17,35 +17,12 @@ from typing import TYPE_CHECKING
 
 from lightning_sgmcmc.figures import new_figure
 from tasks.experiments.drawing import STYLES, draw_lines
-from tasks.experiments.experiment import Cell, Experiment
-from tasks.experiments.sgfs.runs import annealed, fisher, step_size
+from tasks.experiments.experiment import Experiment
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Result, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-CONFIG = "sgfs_mnist.yaml"
-N, BATCH, ALPHA = 60_000, 2000, 2.0
-#: The prior's variance, 1 / lambda.
-VARIANCE = 1000.0
-#: b of epsilon_t = 1 / (b + t).
-B = 1000.0
-
-
-def cells() -> list[Cell]:
-    """Return the runs."""
-    found = [
-        annealed(CONFIG, kind, kind + suffix, float(f"{N / B / 2 / scale:g}"), B, 1.0, VARIANCE)
-        for suffix, scale in (("", 1), ("-small", 30))
-        for kind in ("sgd", "sgld")
-    ]
-    lr = step_size(ALPHA, N, BATCH, digits=6)
-    return found + [
-        fisher(CONFIG, kind, f"sgfs-{kind}{suffix}", lr, VARIANCE, frozen)
-        for suffix, frozen in (("", False), ("-frozen", True))
-        for kind in ("d", "f")
-    ]
 
 
 def _error_after(run: Result, step: int) -> str:
@@ -82,4 +59,4 @@ def _trace(run: Result | None) -> list[tuple[float, float]]:
     return list(zip(trace["steps"], trace["error_percent"], strict=True))
 
 
-EXPERIMENT = Experiment(cells, [SHEET.intro, SHEET.table()], figures=figures)
+EXPERIMENT = Experiment(SHEET.runs, [SHEET.intro, SHEET.table()], figures=figures)

@@ -123,7 +123,8 @@ def _over_steps(
     x, y = sevens_and_nines(N)
     start = laplace(x, y, PRIOR)
     reference = step_sizes.read_moments(folder.parent / "reference")
-    rows, arrays = [], {}
+    rows: list[dict[str, Any]] = []
+    arrays: Moments = {}
     for value in values:
         chains = HMC_CHAINS if sampling == "full" else CHAINS
         starts = _starts(start, chains)[:, None]  # [K, 1, 51]: the weight of a linear layer

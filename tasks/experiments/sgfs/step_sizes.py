@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def columns(budgets: Sequence[float], digits: int) -> list[Column]:
             better="higher",
         ),
         *(
-            errors_column(f"E1, E2 after {budget:g} s", lambda e, b=budget: at_budget(e, b))
+            errors_column(f"E1, E2 after {budget:g} s", partial(at_budget, budget=budget))
             for budget in budgets
         ),
     ]
