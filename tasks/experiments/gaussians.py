@@ -244,10 +244,12 @@ def row(
         draws: Draws of each chain.
         sd: Standard deviation of the gradient's noise.
     """
-    closed, parts = [], []
+    closed: list[Linear] = []
+    parts = []
     if method.constant and method.closed is not None:
         probe = method.make([Tensor(len(covariance)).double()], h)
-        if not all(chain.stable for chain in method.closed(probe, covariance, h, sd)):
+        closed = method.closed(probe, covariance, h, sd)
+        if not all(chain.stable for chain in closed):
             return {"h": h, "closed": {"stable": False}}, None
     for seed in range(1 if method.stacked else method.chains):
         states, sampler = run(
@@ -263,7 +265,7 @@ def row(
             label=f"{method.label}, h = {h:.3g}, chain {seed}",
         )
         parts.append(states)
-        if method.closed is not None:
+        if method.closed is not None and not method.constant:
             closed += method.closed(sampler, covariance, h, sd)
     found = np.concatenate(parts)
     measured = measure(covariance, found, len(found) // method.pool)
