@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tasks.experiments.experiment import Best, Cells, Choices, by_rightmost_dash
+from tasks.experiments.experiment import Cells, Choices, by_rightmost_dash
 from tasks.experiments.psgld.methods import BATCH
+from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row, repeated
 
 
@@ -40,43 +41,31 @@ def names_of(results: Results, column: str, method: str) -> list[str]:
     return [n for n in results if n.startswith(f"{name}-seed")]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The finished runs of a method in a column."""
+def _finished(results: Results, column: str, name: str) -> list[Result]:
+    found = (results[cell] for cell in names_of(results, column, name))
+    return [run for run in found if run is not None]
 
-    method: Method
-    runs: Sequence[Result]
 
-    @classmethod
-    def of(cls, results: Results, column: str, name: str, method: Method) -> Entry:
-        """Collect the runs."""
-        found = (results[n] for n in names_of(results, column, name))
-        return cls(method, [run for run in found if run is not None])
+def _values(runs: Sequence[Result], metric: str, method: Method) -> list[float]:
+    """Return a metric of every repetition."""
+    if method.together:
+        return [run["metrics"]["ensemble"][metric] for run in runs]
+    return repeated(runs, metric)
 
-    def values(self, metric: str) -> list[float]:
-        """Return a metric of every repetition."""
-        if self.method.together:
-            return [run["metrics"]["ensemble"][metric] for run in self.runs]
-        return repeated(self.runs, metric)
 
-    @property
-    def first(self) -> Result:
-        """The first run."""
-        return self.runs[0]
-
-    @property
-    def chains(self) -> str:
-        """How many repetitions there are."""
-        count = sum(run["num_chains"] for run in self.runs)
-        return f"1 of {count} networks" if self.method.together else str(count)
-
-    @property
-    def mean_prediction(self) -> str:
-        """Error and NLL of all chains' mean prediction, nothing of a single one."""
-        if self.method.together or len(self.runs) > 1 or self.first["num_chains"] == 1:
-            return ""
-        metrics = self.first["metrics"]["ensemble"]
-        return f"{metrics['error_percent']:.2f}, {metrics['nll']:.4f}"
+def _entry(runs: Sequence[Result], method: Method) -> Result:
+    """Return what the table says of finished runs, beside what the first of them is."""
+    first, count = runs[0], sum(run["num_chains"] for run in runs)
+    alone = method.together or len(runs) > 1 or first["num_chains"] == 1
+    all_chains = first["metrics"]["ensemble"]
+    return first | {
+        "epochs": first["num_gradients"] * BATCH / first["num_data"],
+        "chains": f"1 of {count} networks" if method.together else str(count),
+        "nll": _values(runs, "nll", method),
+        "ece": _values(runs, "ece", method),
+        "together": "" if alone else f"{all_chains['error_percent']:.2f}, {all_chains['nll']:.4f}",
+        "seconds": sum(run["wall_seconds"] for run in runs),
+    }
 
 
 def _temperature(run: Result) -> str:
@@ -88,18 +77,7 @@ def _temperature(run: Result) -> str:
     return stated if measured is None else f"{stated}, {measured:.3g}"
 
 
-DETAILS: list[Column] = [
-    Column("weights", lambda e: e.first["num_parameters"], "{:,}"),
-    Column("epochs", lambda e: e.first["num_gradients"] * BATCH / e.first["num_data"], "{:.3g}"),
-    Column("repetitions", lambda e: e.chains),
-    Column("draws of each", lambda e: e.first["num_draws"], digits=0),
-    Column("T", lambda e: _temperature(e.first)),
-    Column("NLL", lambda e: e.values("nll"), digits=4),
-    Column("ECE", lambda e: e.values("ece"), digits=4),
-    Column("together: error, NLL", lambda e: e.mean_prediction),
-    Column("minutes", lambda e: sum(run["wall_seconds"] for run in e.runs) / 60, digits=1),
-    Column("device", lambda e: e.first["provenance"]["device"]),
-]
+SHEET = sheet("psgld", temperature=_temperature)
 
 
 def report(
@@ -116,41 +94,24 @@ def report(
         columns: What the table calls each group of cells.
         paper: Published errors in the order of ``columns``; None or nothing where there is none.
     """
-    yield "Test error in percent: mean +- standard deviation over (repetitions)."
+    yield SHEET.intro
     errors = [Column(title, column, better="lower") for column, title in columns.items()]
-    rows, details, shown = [], [], set()
+    rows, entries, shown = [], [], set()
     for name, method in methods.items():
         if method.paper is not None and method.paper not in shown:
             shown.add(method.paper)
             rows.append(paper_row([f"*paper*, {method.paper}"], errors, paper[method.paper]))
-        entries = {column: Entry.of(results, column, name, method) for column in columns}
-        record = {column: entry.values("error_percent") for column, entry in entries.items()}
+        runs = {column: _finished(results, column, name) for column in columns}
+        record = {column: _values(of, "error_percent", method) for column, of in runs.items()}
         rows.append(Row([method.label], record=record))
     yield Table([""], errors, rows)
     for column, title in columns.items():
         for name, method in methods.items():
-            entry = Entry.of(results, column, name, method)
-            details += [Row([title, method.label], record=entry)] if entry.runs else []
-    if details:
-        yield (
-            "What each entry is: all numbers are from the runs themselves. An epoch is one of "
-            f"minibatches of {BATCH}; T is the temperature of the target and, after the comma, of "
-            "the draws, configurational; together are the repetitions of one run, by their mean "
-            "prediction; minutes are those of all repetitions."
-        )
-        yield Table(["network", "method"], DETAILS, details)
-
-
-TEMPERATURES = [
-    Column("T: stated, of the draws", _temperature),
-    Column(
-        "validation log-likelihood", "metrics.ensemble_val.nll", scale=-1, digits=4, better="higher"
-    ),
-    Column("test log-likelihood", "metrics.ensemble.nll", scale=-1, digits=4, better="higher"),
-    Column("validation error, %", "metrics.ensemble_val.error_percent", better="lower"),
-    Column("test error, %", "metrics.ensemble.error_percent", better="lower"),
-    Column("chains", "num_chains", digits=0),
-]
+            if found := _finished(results, column, name):
+                entries.append(Row([title, method.label], record=_entry(found, method)))
+    if entries:
+        yield SHEET.settings["of_entries"]
+        yield Table(["network", "method"], SHEET.made(SHEET.settings["entries"]), entries)
 
 
 def temperature_table(
@@ -163,11 +124,8 @@ def temperature_table(
         for run in at_temperatures(results, name)
     ]
     if rows:
-        yield (
-            "The reduced protocol at other temperatures, on 50,000 training examples: the "
-            "ensembles of all chains together. The draws' temperature is configurational."
-        )
-        yield Table(["method"], TEMPERATURES, rows)
+        yield SHEET.settings["of_temperatures"]
+        yield Table(["method"], SHEET.made(SHEET.settings["temperatures"]), rows)
 
 
 def at_temperatures(results: Results, method: str) -> list[Result]:
@@ -177,18 +135,10 @@ def at_temperatures(results: Results, method: str) -> list[Result]:
     return sorted(found, key=lambda result: float(result["temperature"]))
 
 
-NLL = Column("validation NLL", "metrics.ensemble_val.nll", digits=4, better="lower")
-
-
 def choices(cells: Callable[[], Cells]) -> Choices:
     """Return what step sizes were chosen from, by the NLL of held-out training examples."""
-    return Choices(
+    return SHEET.choices(
         cells,
-        [NLL, Column("validation error, %", "metrics.ensemble_val.error_percent", better="lower")],
-        "On held-out training examples, the ensemble of all chains together.",
-        Best(
-            "Best in NLL of those that have run: {}.",
-            NLL,
-            lambda name: by_rightmost_dash(name.removeprefix("trial-")),
-        ),
+        "Best in NLL of those that have run: {}.",
+        lambda name: by_rightmost_dash(name.removeprefix("trial-")),
     )
