@@ -26,7 +26,7 @@ from tasks.data.pde_source import SPE10_NAMES, SPE10_URL, find_spe10
 from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.overrides import component, gaussian, pruning, sampler, schedule
 from tasks.experiments.sheet import sheet
-from tasks.experiments.tables import Column, Results, Row, Table, paper_row
+from tasks.experiments.tables import Results, Row, Table, paper_row
 from tasks.pde_source import TABLE_1
 
 CONFIG = "table1.yaml"
@@ -113,56 +113,29 @@ def _on_layer(layer: int, method: str, rate: float) -> Cell:
     return base.but(f"spe10-{layer}-{method}-{int(100 * rate)}", field)
 
 
-#: Mean and median error of the ensemble, and the mean where burn-in ended.
-ERROR = (
-    "metrics.ensemble.relative_l2_mean_percent",
-    "metrics.ensemble.relative_l2_median_percent",
-    "metrics.burn_in.relative_l2_mean_percent",
-)
-
-
-def _errors(rates: tuple[float, ...]) -> list[Column]:
-    titles = [f"{round(100 * rate)} %" if rate else "no pruning" for rate in rates]
-    names = [f"{{}}-{round(100 * rate)}" for rate in rates]
-    form = "{:.3g} ({:.3g}) [{:.3g}]"
-    return [
-        Column(title, ERROR, form, cell=name, better="lower")
-        for title, name in zip(titles, names, strict=True)
-    ]
-
-
-COLUMNS, LAYER_COLUMNS = _errors(RATES), _errors(LAYER_RATES)
-COVERAGE = [
-    Column(
-        f"coverage, {c.title}", "metrics.ensemble.coverage_90", "{:.1f} %", scale=100, cell=c.cell
-    )
-    for c in LAYER_COLUMNS
-]
-ROWS = [
-    *(
-        paper_row(["*paper*", method], COLUMNS, [row[r] for r in RATES])
-        for method, row in TABLE_1.items()
-    ),
-    *(
-        Row([label, METHODS[m]], f"{start}-{m}")
-        for start, label in STARTS.items()
-        for m in STEP[start]
-    ),
-]
-LAYER_ROWS = [
-    Row([label, long_name], f"spe10-{layer}-{method}")
-    for layer, label in LAYERS.items()
-    for method, long_name in METHODS.items()
-]
-
-
 def report(results: Results) -> Iterator[str | Table]:
     """Yield the table of the embedded field, and that of the layers once one is finished."""
+    columns = SHEET.made(SHEET.columns)
+    rows = [
+        paper_row(["*paper*", method], columns, [row[rate] for rate in RATES])
+        for method, row in TABLE_1.items()
+    ]
+    rows += [
+        Row([label, METHODS[method]], f"{start}-{method}")
+        for start, label in STARTS.items()
+        for method in STEP[start]
+    ]
     yield SHEET.intro
-    yield Table(["beginning", "method"], COLUMNS, ROWS)
+    yield Table(SHEET.heading, columns, rows)
     if any(result and name.startswith("spe10-") for name, result in results.items()):
+        rows = [
+            Row([label, long_name], f"spe10-{layer}-{method}")
+            for layer, label in LAYERS.items()
+            for method, long_name in METHODS.items()
+        ]
         yield SHEET.settings["of_layers"]
-        yield Table(["SPE10 layer", "method"], [*LAYER_COLUMNS, *COVERAGE], LAYER_ROWS)
+        columns = SHEET.made(SHEET.settings["layer_columns"])
+        yield Table(["SPE10 layer", "method"], columns, rows)
 
 
 EXPERIMENT = Experiment(cells, report, SHEET.choices(choices), left_out)

@@ -30,7 +30,6 @@ def _bands(row: Result) -> str:
 
 SHEET = sheet("table2", temperatures=_temperatures, bands=_bands)
 NETS, FORMS = SHEET.settings["nets"], SHEET.settings["forms"]
-PAPER_ERRORS = tuple(f"metrics.{k}.relative_l2_mean_percent" for k in ("ensemble", "burn_in"))
 
 
 def _columns(name: str) -> list[Column]:
@@ -43,24 +42,11 @@ def paper_table(labels: Mapping[str, tuple[str, str]]) -> Table:
     Args:
         labels: What the paper calls a method, and what is built here.
     """
-    rates = list(next(iter(TABLE_2.values())))
-    columns = [
-        Column(
-            f"{round(100 * rate)} %" if rate else "no pruning",
-            PAPER_ERRORS,
-            "{:.2f} [{:.2f}]",
-            cell=f"{{}}-{round(100 * rate)}",
-        )
-        for rate in rates
-    ]
-    rows = []
+    rows, columns = [], SHEET.made(SHEET.columns)
     for name, (theirs, own) in labels.items():
-        numbers = [TABLE_2[theirs][rate] for rate in rates]
-        rows += [
-            paper_row([f"*paper*, {theirs}"], columns, numbers),
-            Row([f"ours, {own}"], name),
-        ]
-    return Table(["additive, p = 64, paper's network"], columns, rows)
+        rows.append(paper_row([f"*paper*, {theirs}"], columns, TABLE_2[theirs].values()))
+        rows.append(Row([f"ours, {own}"], name))
+    return Table(SHEET.heading, columns, rows)
 
 
 def network_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
