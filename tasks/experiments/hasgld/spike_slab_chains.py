@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -126,41 +126,30 @@ def run(
         return -total / (n * prior.noise_variance.unsqueeze(-1))
 
     prior.bind_residuals(lambda: residuals(beta.detach()).square().sum(-1), n)
-    per_step = 2 if "second_gradient" in sampler.needs else 1
-    steps = adapting // per_step
-    first = sample(
-        sampler, steps=steps, gradient=gradient, thinning=THINNING, freeze=False, label="adapting"
-    )
-    sampler.freeze()
-    steps = sampling // (2 if "second_gradient" in sampler.needs else 1)
-    second = sample(sampler, steps=steps, gradient=gradient, thinning=THINNING, label="sampling")
+    found, costs = [], []
+    for gradients, label in ((adapting, "adapting"), (sampling, "sampling")):
+        costs.append(2 if "second_gradient" in sampler.needs else 1)
+        length = {"steps": gradients // costs[-1], "thinning": THINNING}
+        found.append(sample(sampler, gradient=gradient, freeze=False, label=label, **length))
+        sampler.freeze()
     (rates,) = prior.rates()
-    K = len(first)
+    K = len(found[0])
     return Chains(
-        first,
-        second,
+        *found,
         prior.rho[0].reshape(K, -1).numpy(),
         prior.delta.reshape(K).numpy(),
         prior.noise_variance.reshape(K),
         (rates[0].reshape(K, -1), rates[1].reshape(K, -1)),
-        per_step,
-        2 if "second_gradient" in sampler.needs else 1,
+        *costs,
     )
 
 
 def together(parts: list[Chains]) -> Chains:
     """Return chains that ran alone as if they had been stacked."""
-
-    def join(name: str) -> Array:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return Chains(
-        join("adapting"),
-        join("sampled"),
-        join("rho"),
-        join("delta"),
-        torch.cat([part.variance for part in parts]),
-        (torch.cat([p.rates[0] for p in parts]), torch.cat([p.rates[1] for p in parts])),
-        parts[0].cost_adapting,
-        parts[0].cost_sampling,
-    )
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("adapting", "sampled", "rho", "delta")
+    }
+    rates = [torch.cat(each) for each in zip(*(part.rates for part in parts), strict=True)]
+    variance = torch.cat([part.variance for part in parts])
+    return replace(parts[0], **arrays, variance=variance, rates=(rates[0], rates[1]))
