@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -126,30 +126,41 @@ def run(
         return -total / (n * prior.noise_variance.unsqueeze(-1))
 
     prior.bind_residuals(lambda: residuals(beta.detach()).square().sum(-1), n)
-    found, costs = [], []
-    for gradients, label in ((adapting, "adapting"), (sampling, "sampling")):
-        costs.append(2 if "second_gradient" in sampler.needs else 1)
-        length = {"steps": gradients // costs[-1], "thinning": THINNING}
-        found.append(sample(sampler, gradient=gradient, freeze=False, label=label, **length))
-        sampler.freeze()
+    per_step = 2 if "second_gradient" in sampler.needs else 1
+    steps = adapting // per_step
+    first = sample(
+        sampler, steps=steps, gradient=gradient, thinning=THINNING, freeze=False, label="adapting"
+    )
+    sampler.freeze()
+    steps = sampling // (2 if "second_gradient" in sampler.needs else 1)
+    second = sample(sampler, steps=steps, gradient=gradient, thinning=THINNING, label="sampling")
     (rates,) = prior.rates()
-    K = len(found[0])
+    K = len(first)
     return Chains(
-        *found,
+        first,
+        second,
         prior.rho[0].reshape(K, -1).numpy(),
         prior.delta.reshape(K).numpy(),
         prior.noise_variance.reshape(K),
         (rates[0].reshape(K, -1), rates[1].reshape(K, -1)),
-        *costs,
+        per_step,
+        2 if "second_gradient" in sampler.needs else 1,
     )
 
 
 def together(parts: list[Chains]) -> Chains:
     """Return chains that ran alone as if they had been stacked."""
-    arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("adapting", "sampled", "rho", "delta")
-    }
-    rates = [torch.cat(each) for each in zip(*(part.rates for part in parts), strict=True)]
-    variance = torch.cat([part.variance for part in parts])
-    return replace(parts[0], **arrays, variance=variance, rates=(rates[0], rates[1]))
+
+    def join(name: str) -> Array:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    return Chains(
+        join("adapting"),
+        join("sampled"),
+        join("rho"),
+        join("delta"),
+        torch.cat([part.variance for part in parts]),
+        (torch.cat([p.rates[0] for p in parts]), torch.cat([p.rates[1] for p in parts])),
+        parts[0].cost_adapting,
+        parts[0].cost_sampling,
+    )
