@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from torch import Tensor
 from lightning_sgmcmc import SGHMC, Sampler
 from lightning_sgmcmc.diagnostics import autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
+from tasks.experiments.drawing import ellipse
 from tasks.experiments.loop import Array, sample
+from tasks.experiments.tables import Column, Results, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -203,39 +205,106 @@ def momentum_chain(sampler: Sampler, covariance: Array, h: float, sd: float) -> 
     return [underdamped(covariance, h, sampler.momentum, sd)]
 
 
-def rows(results: dict[str, Any], name: str) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Method:
+    """A sampler, its chains, and what its chain is in closed form.
+
+    Attributes:
+        label: What tables call it.
+        make: Builds it.
+        closed: Returns its chains in closed form; None where there is none.
+        chains: How many.
+        burn_in: Steps before the first draw.
+        freeze: Whether C is a constant from where burn-in ends.
+        stacked: Whether chains are one computation; otherwise they run one after another.
+        pool: Chains whose draws make one error.
+        constant: Whether C = I from the start, so that an unstable step is known before the run.
+    """
+
+    label: str
+    make: Make
+    closed: Callable[[Sampler, Array, float, float], list[Linear]] | None
+    chains: int = 20
+    burn_in: int = 500
+    freeze: bool = True
+    stacked: bool = True
+    pool: int = 1
+    constant: bool = False
+
+
+def row(
+    method: Method, covariance: Array, h: float, draws: int, sd: float = 0.0
+) -> tuple[dict[str, Any], Array | None]:
+    """Return what a sampler reaches at one step size and its draws, none where it is unstable.
+
+    Args:
+        method: The sampler.
+        covariance: Of the target.
+        h: The step size.
+        draws: Draws of each chain.
+        sd: Standard deviation of the gradient's noise.
+    """
+    closed: list[Linear] = []
+    parts = []
+    if method.constant and method.closed is not None:
+        probe = method.make([Tensor(len(covariance)).double()], h)
+        closed = method.closed(probe, covariance, h, sd)
+        if not all(chain.stable for chain in closed):
+            return {"h": h, "closed": {"stable": False}}, None
+    for seed in range(1 if method.stacked else method.chains):
+        states, sampler = run(
+            covariance,
+            method.make,
+            h,
+            chains=method.chains if method.stacked else None,
+            steps=method.burn_in + draws,
+            burn_in=method.burn_in,
+            sd=sd,
+            freeze=method.freeze,
+            seed=seed,
+            label=f"{method.label}, h = {h:.3g}, chain {seed}",
+        )
+        parts.append(states)
+        if method.closed is not None and not method.constant:
+            closed += method.closed(sampler, covariance, h, sd)
+    found = np.concatenate(parts)
+    measured = measure(covariance, found, len(found) // method.pool)
+    return {"h": h, **measured, "closed": predicted(covariance, closed) if closed else None}, found
+
+
+def rows(results: Results, name: str) -> list[dict[str, Any]]:
     """Return the rows of a finished study, none if it is not finished."""
-    content = results.get(name)
-    found: list[dict[str, Any]] = content["rows"] if content else []
+    found: list[dict[str, Any]] = (results.get(name) or {}).get("rows", [])
     return found
 
 
-def table(results: dict[str, Any], labels: dict[str, str], steps: Sequence[float]) -> str:
-    """Return Markdown: errors and autocorrelation times of each sampler over the step sizes."""
-    parts = []
-    for key, title, digits in (("error", "covariance error", 4), ("act", "ACT", 2)):
-        lines = [
-            f"| {title} (closed form) at h = | " + " | ".join(f"{h:.3g}" for h in steps) + " |",
-            "|---|" + "---|" * len(steps),
-        ]
-        for name, label in labels.items():
-            found = {row["h"]: row for row in rows(results, name)}
-            cells = " | ".join(_cell(found.get(h), key, digits) for h in steps)
-            lines.append(f"| {label} | {cells} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+def tables(results: Results, labels: Mapping[str, str], steps: Sequence[float]) -> list[Table]:
+    """Return errors and autocorrelation times of each sampler over the step sizes."""
+    found = {label: {row["h"]: row for row in rows(results, n)} for n, label in labels.items()}
+    return [
+        Table(
+            [f"{title} (closed form) at h ="],
+            [Column(f"{h:.3g}", _entry(h, key, digits)) for h in steps],
+            [Row([label], record=record) for label, record in found.items()],
+        )
+        for key, title, digits in (("error", "covariance error", 4), ("act", "ACT", 2))
+    ]
 
 
-def _cell(row: dict[str, Any] | None, key: str, digits: int) -> str:
-    if row is None:
-        return "-"
-    closed = row.get("closed") or {}
-    if closed.get("stable") is False:
-        return "diverges"
-    text = f"{row[key]:.{digits}f}" if row[key] < 1000 else f"{row[key]:.1e}"
-    if row[f"{key}_se"] is not None:
-        text += f" ± {row[f'{key}_se']:.{digits}f}"
-    return f"{text} ({closed[key]:.{digits}f})" if closed else text
+def _entry(h: float, key: str, digits: int) -> Callable[[dict[float, Any]], str]:
+    def read(record: dict[float, Any]) -> str:
+        row = record.get(h)
+        if row is None:
+            return "-"
+        closed = row.get("closed") or {}
+        if closed.get("stable") is False:
+            return "diverges"
+        text = f"{row[key]:.{digits}f}" if row[key] < 1000 else f"{row[key]:.1e}"
+        if row[f"{key}_se"] is not None:
+            text += f" ± {row[f'{key}_se']:.{digits}f}"
+        return f"{text} ({closed[key]:.{digits}f})" if closed else text
+
+    return read
 
 
 #: Line, marker and grey of each sampler in turn.
@@ -253,8 +322,9 @@ STYLES = (
 EXACT = 1e-9
 
 
-def error_over_time(axes: Axes, results: dict[str, Any], labels: dict[str, str]) -> None:
+def error_over_time(axes: Axes, results: Results, labels: Mapping[str, str]) -> None:
     """Draw covariance error over autocorrelation time, a line each; closed forms as crosses."""
+    cross: dict[str, Any] = {"ms": 11, "mew": 0.8}
     for (name, label), (style, shade) in zip(labels.items(), STYLES, strict=False):
         found = [row for row in rows(results, name) if "error" in row]
         if not found:
@@ -264,17 +334,11 @@ def error_over_time(axes: Axes, results: dict[str, Any], labels: dict[str, str])
         closed = [row["closed"] for row in found if row.get("closed")]
         exact = [e for e in closed if e["error"] > EXACT]  # 0 has no place on a logarithmic axis
         if exact:
-            axes.plot(
-                [e["act"] for e in exact],
-                [e["error"] for e in exact],
-                "+",
-                color=shade,
-                ms=11,
-                mew=0.8,
-            )
+            times, errors = [e["act"] for e in exact], [e["error"] for e in exact]
+            axes.plot(times, errors, "+", color=shade, **cross)
     axes.set_xlabel("integrated autocorrelation time (steps)")
     axes.set_ylabel("mean absolute error of the covariance")
-    axes.plot([], [], "k+", ms=11, mew=0.8, label="closed form, infinitely many draws")
+    axes.plot([], [], "k+", label="closed form, infinitely many draws", **cross)
     axes.grid(which="both", color="0.92")
     axes.legend(fontsize="small")
 
@@ -288,16 +352,13 @@ def paths(panels: list[list[tuple[str, Array, NDArray[np.float64]]]], share: boo
     """
     figure = new_figure(2.9 * len(panels[0]), 2.9 * len(panels))
     grid = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharex=share, sharey=share)
-    angle = np.linspace(0, 2 * np.pi, 200)
-    circle = np.stack([np.cos(angle), np.sin(angle)])
-    for row, line in zip(grid, panels, strict=True):
-        for axes, (title, covariance, states) in zip(row, line, strict=True):
-            root = np.linalg.cholesky(covariance)
+    for line, row in zip(grid, panels, strict=True):
+        for axes, (title, covariance, states) in zip(line, row, strict=True):
             axes.plot(states[:, 0], states[:, 1], ".-", color="0.6", lw=0.3, ms=2)
             for size in (1, 2, 3):
-                axes.plot(*(size * root @ circle), color="k", lw=0.9)
+                axes.plot(*ellipse(covariance, size), color="k", lw=0.9)
             axes.set_title(title, fontsize="small")
-        row[0].set_ylabel(r"$\theta_2$")
+        line[0].set_ylabel(r"$\theta_2$")
     for axes in grid[-1]:
         axes.set_xlabel(r"$\theta_1$")
     return figure

@@ -9,41 +9,33 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from lightning_sgmcmc.run import cli, results
 from tasks.data.download import DATA_ROOT
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Cells, Experiment, Study
 
-#: Modules of this package; one is imported only when it is asked for. Each defines
-#: ``cells() -> list[Cell | Study]`` and
-#: ``render(results: dict[str, dict | None], chosen_from: bool) -> str``, and may define
-#: ``choices() -> list[Cell | Study]``, the runs that its protocol was chosen from,
-#: ``left_out() -> tuple[list[str], str]``, the names of cells that run only where ``--cell`` asks
-#: for them, for want of data, and why, and
-#: ``figures(results: dict[str, dict | None], out: Path) -> dict[str, Figure]``. ``results`` holds
-#: the content of every cell's ``results.json``, None where it is not finished.
-TABLES = (
-    "a9a",
-    "australian",
-    "hasgld_gaussian",
-    "kdd99",
-    "kdd99_posterior",
-    "mnist79",
-    "nld",
-    "psgld_cifar",
-    "psgld_cnn",
-    "psgld_gaussian",
-    "psgld_mnist",
-    "sgfs_mnist",
-    "spike_slab",
-    "table1",
-    "table2",
-    "uci",
-)
+#: Where each experiment is; the module is imported only when it is asked for.
+TABLES = {
+    "a9a": "psgld.a9a",
+    "australian": "psgld.australian",
+    "hasgld_gaussian": "hasgld.gaussian",
+    "kdd99": "sgfs.kdd99",
+    "kdd99_posterior": "sgfs.kdd99_posterior",
+    "mnist79": "sgfs.mnist79",
+    "nld": "nld.mnist",
+    "psgld_cifar": "psgld.cifar10",
+    "psgld_cnn": "psgld.mnist_cnn",
+    "psgld_gaussian": "psgld.gaussian",
+    "psgld_mnist": "psgld.mnist",
+    "sgfs_mnist": "sgfs.mnist",
+    "spike_slab": "hasgld.spike_slab",
+    "table1": "hasgld.table1",
+    "table2": "hasgld.table2",
+    "uci": "uci.benchmark",
+}
 
 
 def main(root: Path, arguments: list[str] | None = None) -> None:
@@ -54,8 +46,8 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
         arguments: The command line; None takes ``sys.argv``.
     """
     options, overrides = _parser().parse_known_args(arguments)
-    table = import_module(f"tasks.experiments.{options.table}")
-    cells = _cells(table, options, overrides)
+    experiment = load(options.table)
+    cells = _cells(experiment, options, overrides)
     if options.list:
         print("\n".join(cell.name for cell in cells))
         return
@@ -63,7 +55,7 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
         os.environ[DATA_ROOT] = str(options.data_root)
     out: Path = options.out or Path("runs") / options.table
     if not options.show:
-        for cell in _chosen(table, cells, options):
+        for cell in _chosen(experiment, cells, options):
             run(root, out, cell, overrides)
     kept = root / "docs" / "measured" / options.table
     if options.record:
@@ -71,13 +63,22 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     finished = {cell.name: read(out, cell) for cell in cells}
     if options.measured:
         finished = {cell.name: finished[cell.name] or read(kept, cell) for cell in cells}
-    print(table.render(finished, options.choose))
-    if hasattr(table, "figures") and not options.choose and any(finished.values()):
-        folder = out / "figures"
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in table.figures(finished, out).items():
-            figure.savefig(folder / f"{name}.png", dpi=130)
-            print(folder / f"{name}.png")
+    if options.choose and experiment.choices:
+        print(experiment.choices.render(finished))
+        return
+    print(experiment.render(finished))
+    figures = experiment.figures(finished, out) if any(finished.values()) else {}
+    for name, figure in figures.items():
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        figure.savefig(out / "figures" / f"{name}.png", dpi=130)
+        print(out / "figures" / f"{name}.png")
+
+
+def load(name: str) -> Experiment:
+    """Return an experiment by its name on the command line."""
+    experiment = import_module(f"tasks.experiments.{TABLES[name]}").EXPERIMENT
+    assert isinstance(experiment, Experiment)
+    return experiment
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,13 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cells(
-    table: ModuleType, options: argparse.Namespace, overrides: list[str]
-) -> list[Cell | Study]:
+def _cells(experiment: Experiment, options: argparse.Namespace, overrides: list[str]) -> Cells:
     """Return the cells that the command line asks for, having checked it against them."""
-    if options.choose and not hasattr(table, "choices"):
+    if options.choose and experiment.choices is None:
         cli.fail(f"{options.table} has nothing to choose: run it without --choose")
-    cells: list[Cell | Study] = table.choices() if options.choose else table.cells()
+    choices = experiment.choices if options.choose else None
+    cells = choices.cells() if choices else experiment.cells()
     names = [cell.name for cell in cells]
     unknown = sorted(set(options.cell or []) - set(names))
     if unknown:
@@ -129,15 +129,11 @@ def _cells(
     return cells
 
 
-def _chosen(
-    table: ModuleType, cells: list[Cell | Study], options: argparse.Namespace
-) -> list[Cell | Study]:
+def _chosen(experiment: Experiment, cells: Cells, options: argparse.Namespace) -> Cells:
     """Return the cells to run, having said which are left out."""
     if options.cell:
         return [cell for cell in cells if cell.name in options.cell]
-    if options.choose or not hasattr(table, "left_out"):
-        return cells
-    names, why = table.left_out()
+    names, why = ([], "") if options.choose else experiment.left_out()
     if names:
         print(why, file=sys.stderr, flush=True)
     return [cell for cell in cells if cell.name not in names]
@@ -158,8 +154,7 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     else:
         if (folder / "config.yaml").is_file():  # stopped before its first checkpoint
             (folder / "config.yaml").unlink()
-        config = root / "configs" / "papers" / cell.config
-        arguments = ["--config", str(config), *cell.overrides, *overrides, "--out", str(folder)]
+        arguments = [*cell.arguments(root / "configs"), *overrides, "--out", str(folder)]
     cli.main(root / "configs", arguments)
 
 
@@ -177,7 +172,7 @@ def _compute(folder: Path, study: Study) -> None:
     results.write(folder, made | {"wall_seconds": time.monotonic() - began} | content)
 
 
-def record(kept: Path, out: Path, cells: list[Cell | Study]) -> None:
+def record(kept: Path, out: Path, cells: Cells) -> None:
     """Copy the results of finished cells, without the command, which names a machine's folders."""
     for cell in cells:
         content = read(out, cell)

@@ -12,7 +12,7 @@ import yaml
 
 from lightning_sgmcmc.run import cli
 from tasks.data.download import DATA_ROOT
-from tasks.experiments.cell import Cell
+from tasks.experiments.experiment import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,9 +32,8 @@ def parsed(capsys: Any) -> Callable[[Cell], dict[str, Any]]:
     """Return what the command line makes of a cell, its whole configuration; nothing is run."""
 
     def parse(cell: Cell) -> dict[str, Any]:
-        config = ROOT / "configs" / "papers" / cell.config
         with pytest.raises(SystemExit) as stop:
-            cli.main(ROOT / "configs", ["--config", str(config), *cell.overrides, "--print_config"])
+            cli.main(ROOT / "configs", [*cell.arguments(ROOT / "configs"), "--print_config"])
         output = capsys.readouterr()
         assert stop.value.code == 0, output.err
         content: dict[str, Any] = yaml.safe_load(output.out)

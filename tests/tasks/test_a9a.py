@@ -15,8 +15,8 @@ from lightning_sgmcmc.run import cli
 from tasks.data import libsvm
 from tasks.data.download import digest
 from tasks.data.libsvm import A9AData
-from tasks.experiments import a9a
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.psgld import a9a
 from tasks.laplace import Laplace, laplace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,9 +137,8 @@ def test_cells_have_names_of_their_own_and_every_chosen_step_was_tried(capsys: A
     published = [c for c in cells if isinstance(c, Cell)]
     assert all(isinstance(c, Study) for c in cells if c not in published)
     for c in published:
-        config = ROOT / "configs" / "papers" / c.config
         with pytest.raises(SystemExit) as stop:
-            cli.main(ROOT / "configs", ["--config", str(config), *c.overrides, "--print_config"])
+            cli.main(ROOT / "configs", [*c.arguments(ROOT / "configs"), "--print_config"])
         assert stop.value.code == 0
         output = capsys.readouterr().out
         assert "lr: 0.05" in output
@@ -166,11 +165,11 @@ def test_the_table_puts_every_result_in_its_row_and_the_paper_s_beside() -> None
     results["sgld"] = None
     results["hmc"] |= {"acceptance": 0.8, "divergences": 3, "min_ess": 1234.0, "max_rhat": 1.02}
     results["hmc"]["draw_error_percent"]["at_most_published"] = 0.25
-    text = a9a.render(results, chosen_from=False)
+    text = a9a.EXPERIMENT.render(results)
     assert "HMC: acceptance 0.80, 3 divergences, smallest ESS 1,234, R-hat at most 1.020;" in text
     assert "25.0 % of draws have 14.85 % or less" in text
     for name, value in A9AData.paper["table"].items():
-        assert f"| *paper*: {name} | | {value:.2f} | | | | | | |" in text
+        assert f"| *paper*: {name} |  | {value:.2f} |  |  |  |  |  |  |" in text
     for i, name in enumerate(names):
         label = a9a.LABELS.get(name) or a9a.REFERENCES[name][1]
         (line,) = (row for row in text.splitlines() if row.startswith(f"| {label} |"))
@@ -185,7 +184,7 @@ def test_the_table_puts_every_result_in_its_row_and_the_paper_s_beside() -> None
 def test_the_choices_show_distance_nll_and_error() -> None:
     names = [c.name for c in a9a.choices()]
     results: dict[str, Any] = {n: finished(i) if i else None for i, n in enumerate(names)}
-    lines = a9a.render(results, chosen_from=True).splitlines()
+    lines = a9a.EXPERIMENT.choices.render(results).splitlines()
     assert f"| {names[0]} | - | - | - |" in lines
     assert f"| {names[2]} | 2.2000 | 2.1000 | 12.00 |" in lines
 
@@ -194,9 +193,9 @@ def test_the_choices_name_the_step_with_the_smallest_distance_of_each_method() -
     names = [c.name for c in a9a.choices()]
     results: dict[str, Any] = {n: finished(i) for i, n in enumerate(reversed(names))}
     closest = ", ".join(f"{m} at {steps[-1]:g}" for m, steps in a9a.GRID.items())
-    assert a9a.render(results, chosen_from=True).splitlines()[-1] == f"Closest: {closest}."
+    assert a9a.EXPERIMENT.choices.render(results).splitlines()[-1] == f"Closest: {closest}."
     results = {"sghmc-lr0.001": finished(1), "sghmc-lr0.003": finished(0), "sgfs-lr0.001": None}
-    assert a9a.render(results, chosen_from=True).endswith("\nClosest: sghmc at 0.003.")
+    assert a9a.EXPERIMENT.choices.render(results).endswith("\nClosest: sghmc at 0.003.")
 
 
 def test_the_figure_has_a_circle_for_every_run(tmp_path: Path) -> None:

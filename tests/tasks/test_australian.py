@@ -15,7 +15,8 @@ from lightning_sgmcmc.run import cli
 from tasks.data import australian as source
 from tasks.data.australian import AustralianData, read_statlog
 from tasks.data.download import digest
-from tasks.experiments import australian, reproduce
+from tasks.experiments import reproduce
+from tasks.experiments.psgld import australian
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -193,7 +194,7 @@ def result(offset: float) -> dict[str, Any]:
 def test_the_table_and_the_figure_show_every_method_and_step(tmp_path: Path) -> None:
     results: dict[str, Any] = {n: result(10 * i) for i, n in enumerate(australian.METHODS)}
     results["psgld-frozen"] = None
-    text = australian.render(results, chosen_from=False)
+    text = australian.EXPERIMENT.render(results)
     rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 2 * len(australian.EPSILONS) + 1
     assert "| SGLD | 1e-07 | 1.0 | 2.00 | 3.00 | 4.00 | 5.00 | 6 |" in rows

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from lightning_sgmcmc import SGHMC, SGLD
-from tasks.experiments import gaussians, hasgld_gaussian, psgld_gaussian
+from tasks.experiments import gaussians
+from tasks.experiments.hasgld import gaussian as hasgld_gaussian
 from tasks.experiments.loop import sample
+from tasks.experiments.psgld import gaussian as psgld_gaussian
 
 DIAGONAL = np.diag([0.16, 1.0])
 TILTED = hasgld_gaussian.target("variance")
@@ -186,13 +188,13 @@ def study_results() -> dict[str, Any]:
 
 
 def test_tables_and_figures_of_unfinished_studies(tmp_path: Path) -> None:
-    lines = psgld_gaussian.render(study_results(), False).splitlines()
+    lines = psgld_gaussian.EXPERIMENT.render(study_results()).splitlines()
     rest = " | -" * 7 + " |"
     assert "| SGLD | 0.2500 ± 0.0100 (0.1250)" + rest in lines
     assert "| SGLD | 3.00 (2.50)" + rest in lines
     assert "| pSGLD as in the paper (adapting, alpha = .99) | 2.3e+04" + rest in lines
     assert "| SGHMC, momentum .9 | -" + rest in lines
-    other = hasgld_gaussian.render(study_results(), False).splitlines()
+    other = hasgld_gaussian.EXPERIMENT.render(study_results()).splitlines()
     assert "| SGLD | diverges | - | - | - |" in other
     assert list(psgld_gaussian.figures(study_results(), tmp_path)) == ["psgld-gaussian"]
     assert hasgld_gaussian.figures({}, tmp_path) == {}

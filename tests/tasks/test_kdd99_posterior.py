@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from lightning_sgmcmc import Target
 from lightning_sgmcmc.target import PerExample
-from tasks.experiments import kdd99_posterior as study
-from tasks.experiments.drbm_chains import FlatMachine, Machines, merged
+from tasks.experiments.sgfs import kdd99_posterior as study
+from tasks.experiments.sgfs.drbm_chains import FlatMachine, Machines, merged
 from tasks.nets.drbm import DiscriminativeRBM
 
 MACHINES = Machines(features=3, hidden=2, classes=4)
@@ -156,7 +156,7 @@ def test_a_small_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert 0.6 < row["variance_ratio"][1] < 1.5
     assert row["errors"][-1]["e2"] < row["errors"][0]["e2"]
     assert "act" not in results["sgld"]["rows"][0]
-    text = study.render(results, False)
+    text = study.EXPERIMENT.render(results)
     assert "| SGLD | epsilon = 1 | diverges |" in text
     assert f"| SGFS-f | alpha = 2 | {row['variance_ratio'][0]:.3f}, " in text
     assert "HMC: not run." in text  # of the full size

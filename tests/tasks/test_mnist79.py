@@ -11,7 +11,7 @@ import torch
 from lightning_sgmcmc import SGFS, GaussianPrior
 from lightning_sgmcmc.samplers import Stacked
 from tasks.data.mnist import read_idx
-from tasks.experiments import mnist79
+from tasks.experiments.sgfs import mnist79, step_sizes
 from tasks.laplace import laplace
 
 
@@ -25,14 +25,14 @@ def test_idx_files() -> None:
 def test_pairs_of_weights_that_agree_best_and_worst() -> None:
     reference = np.diag([1.0, 1.0, 1.0, 1.0])
     found = np.diag([1.0, 1.1, 1.0, 2.0])
-    assert mnist79.pair_extremes(found, reference) == [(2, 0), (3, 1)]
+    assert step_sizes.pair_extremes(found, reference) == [(2, 0), (3, 1)]
 
 
 def test_errors_at_a_budget() -> None:
     errors = [{"seconds": s, "e1": s, "e2": 0.0} for s in (0.1, 0.2, 0.3)]
-    assert mnist79.at_budget(errors, 0.25) == errors[1]
-    assert mnist79.at_budget(errors, 0.4) is None
-    assert mnist79.at_budget([], 0.1) is None
+    assert step_sizes.at_budget(errors, 0.25) == errors[1]
+    assert step_sizes.at_budget(errors, 0.4) is None
+    assert step_sizes.at_budget([], 0.1) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_chains_of_the_largest_step(
     theta = torch.tensor(starts, dtype=torch.float32, requires_grad=True)
     lr = SGFS.step_size(0.0, 800, 100)
     sampler = SGFS(Stacked([theta]), lr, num_data=800, prior=GaussianPrior(1.0))
-    draws, errors, _ = mnist79._run(sampler, theta, x, y, sampling, 600, exact)
+    draws, errors, _ = mnist79._run(sampler, theta, x, y, sampling, 600, exact._asdict())
     ratios = draws.reshape(-1, 3).var(0) / np.diag(exact.covariance)
     assert low < ratios.min() <= ratios.max() < high
     assert len(errors) == 3

@@ -17,8 +17,8 @@ from lightning_sgmcmc.priors import FlatPrior
 from lightning_sgmcmc.run import cli
 from tasks.classification import Classification
 from tasks.data.mnist import MNISTData
-from tasks.experiments import nld
-from tasks.experiments.cell import Cell
+from tasks.experiments.experiment import Cell
+from tasks.experiments.nld import mnist as nld
 from tasks.nets.fan_in_mlp import FanInMLP
 from tests.tasks.test_images import root as mnist_files
 
@@ -119,11 +119,8 @@ def test_a_small_run_measures_training_examples(files: Path) -> None:
         "--data.measure_train=12",
         "--data.batch_size=10",
     ]
-    config = ROOT / "configs" / "papers" / cell.config
     out = files / "qdop-frozen"
-    cli.main(
-        ROOT / "configs", ["--config", str(config), *cell.overrides, *small, "--out", str(out)]
-    )
+    cli.main(ROOT / "configs", [*cell.arguments(ROOT / "configs"), *small, "--out", str(out)])
     content = json.loads((out / "results.json").read_text())
     found = content["task_details"]["train"]
     data = MNISTData(str(files), flatten=True, num_val=10, val_from="last")
@@ -140,7 +137,7 @@ def test_a_small_run_measures_training_examples(files: Path) -> None:
     assert found["ensemble"]["error_percent"] == pytest.approx(error)
     assert found["posterior_mean"]["nll"] != found["ensemble"]["nll"]
     assert "out_of_distribution" not in content["task_details"]
-    text = nld.render(EMPTY | {"qdop-frozen": content}, False)
+    text = nld.EXPERIMENT.render(EMPTY | {"qdop-frozen": content})
     train, test = found["posterior_mean"], content["metrics"]["posterior_mean"]
     numbers = [train["nll"], 100 - train["error_percent"], test["nll"], 100 - test["error_percent"]]
     values = " | ".join(f"{n:.{d}f}" for n, d in zip(numbers, (4, 2, 4, 2), strict=True))
@@ -160,7 +157,7 @@ def test_several_chains_have_a_row_each_and_one_together() -> None:
             "chains": {"metrics": of([0.06, 0.062, 0.058], [1.85, 1.7, 1.85])},
         },
     }
-    text = nld.render(EMPTY | {"qdop-chains": run}, False)
+    text = nld.EXPERIMENT.render(EMPTY | {"qdop-chains": run})
     label = "| Ensemble, QDOP, several chains"
     assert f"{label}, each chain |  |  | 0.0600 +- 0.0020 (3) | 98.20 +- 0.09 (3) |" in text
     assert f"{label}, 3 together | 0.0210 | 99.81 | 0.0570 | 98.27 |" in text
@@ -172,8 +169,8 @@ def test_the_most_accurate_of_the_grid() -> None:
     def run(error: float) -> dict[str, Any]:
         return {"metrics": {"ensemble_val": {"error_percent": error, "nll": 0.1}}}
 
-    text = nld.render(
-        {"sgd-lr0.1": run(2.0), "sgd-lr1": run(1.5), "qdop-lr0.1-variance1": None}, True
+    text = nld.EXPERIMENT.choices.render(
+        {"sgd-lr0.1": run(2.0), "sgd-lr1": run(1.5), "qdop-lr0.1-variance1": None}
     )
     assert "Most accurate: sgd-lr1." in text
     assert "| sgd-lr0.1 | 98.00 | 0.1000 |" in text

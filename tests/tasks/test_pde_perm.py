@@ -11,8 +11,8 @@ import torch
 
 from lightning_sgmcmc.run import cli
 from tasks.data.pde_perm import PDEPermData
-from tasks.experiments import table2
-from tasks.experiments.table2_references import references
+from tasks.experiments.hasgld import table2
+from tasks.experiments.hasgld.table2_references import references
 from tasks.nets.perm_encoder_decoder import PermEncoderDecoder
 from tasks.surrogates import Regression, relative_errors
 
@@ -105,7 +105,7 @@ def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
         assert row["imbalance"] < 1e-12
     assert rows["mixed multiscale, 8 x 8 blocks"]["relative_l2_largest_percent"] < 1e-9
     assert rows["mixed multiscale, 4 x 4 blocks"]["relative_l2_mean_percent"] > 0.01
-    text = table2.render({"references-additive-64": found}, False)
+    text = table2.EXPERIMENT.render({"references-additive-64": found})
     assert "| additive | 64 | linear regression | " in text
 
 

@@ -16,20 +16,27 @@ from safetensors.torch import load_file
 
 from lightning_sgmcmc import SGLD, load_posterior
 from tasks.data.mnist import IDXFiles, MNISTData
-from tasks.experiments import psgld_cifar, psgld_cnn, psgld_figures, psgld_mnist, reproduce
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments import reproduce
+from tasks.experiments.experiment import Cell, Study
 from tasks.experiments.learning_curve import ENSEMBLE, NETWORK, read_curve
-from tasks.experiments.psgld_networks import Protocol
-from tasks.experiments.psgld_report import Row
+from tasks.experiments.psgld import cifar10 as psgld_cifar
+from tasks.experiments.psgld import figures as psgld_figures
+from tasks.experiments.psgld import mnist as psgld_mnist
+from tasks.experiments.psgld import mnist_cnn as psgld_cnn
+from tasks.experiments.psgld.methods import Protocol
+from tasks.experiments.psgld.report import Method
 from tasks.nets.fan_in_mlp import FanInMLP
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = {"mnist": psgld_mnist, "cnn": psgld_cnn, "cifar": psgld_cifar}
 
 
+def choices_of(table: Any) -> list[Any]:
+    return table.EXPERIMENT.choices.cells() if table.EXPERIMENT.choices else []
+
+
 def run_of(table: Any, name: str) -> Cell:
-    choices = table.choices() if hasattr(table, "choices") else []
-    cell = next(c for c in [*table.cells(), *choices] if c.name == name)
+    cell = next(c for c in [*table.cells(), *choices_of(table)] if c.name == name)
     assert isinstance(cell, Cell)
     return cell
 
@@ -68,7 +75,7 @@ def test_cells_are_valid_commands(table: Any, cell: Cell, parsed: Any) -> None:
         *(["Distillation"] if "distilled" in cell.name else []),
     ]
     passes = trainer["max_steps"] // trainer["callbacks"][0]["init_args"]["every"]
-    assert passes == {"mnist": 20, "cnn": 4, "cifar": 5}[table.__name__.rsplit("_", 1)[1]] or (
+    assert passes == {psgld_mnist: 20, psgld_cnn: 4, psgld_cifar: 5}[table] or (
         cell.name == "appendix-sgd" and passes == 100
     )
 
@@ -78,20 +85,19 @@ def test_one_name_is_one_command(table: Any) -> None:
     names = [c.name for c in table.cells()]
     assert len(set(names)) == len(names)
     commands = {c.name: c for c in table.cells() if isinstance(c, Cell)}
-    if hasattr(table, "choices"):  # what both lists have is run once
-        for c in table.choices():
-            assert commands.setdefault(c.name, c) == c
-    assert {f"{column}-{method}" for column in table.COLUMNS for method in table.ROWS} <= set(
+    for c in choices_of(table):  # what both lists have is run once
+        assert commands.setdefault(c.name, c) == c
+    assert {f"{column}-{method}" for column in table.COLUMNS for method in table.METHODS} <= set(
         names
     ) | {name.removesuffix("-seed0") for name in names}
 
 
 def test_the_chosen_step_is_all_that_differs_from_the_published_cell() -> None:
     published, chosen = (
-        set(run_of(psgld_cnn, f"text-psgld-{kind}").overrides) for kind in ("published", "chosen")
+        run_of(psgld_cnn, f"text-psgld-{kind}") for kind in ("published", "chosen")
     )
-    assert published - chosen == {"--model.sampler.lr=0.001"}
-    assert chosen - published == {"--model.sampler.lr=0.0003"}
+    assert published.overrides["model.sampler"]["init_args"]["lr"] == 0.001
+    assert chosen == published.but(chosen.name, {"model.sampler.lr": 0.0003})
     assert psgld_cnn.STEP["psgld-chosen"] in psgld_cnn.GRID["psgld-published"]
 
 
@@ -168,14 +174,14 @@ def test_what_runs_depends_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> No
         every = {c.name for c in table.cells()}
         short = {n for n in every if n.startswith(("reduced", "temperature"))}
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        names, why = table.left_out()
+        names, why = table.EXPERIMENT.left_out()
         assert set(names) == every - short
         assert "--cell" in why
         assert f"{len(names)} cells" in why
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        names, why = table.left_out()
+        names, why = table.EXPERIMENT.left_out()
         assert set(names) == {n for n in every if n.startswith("reduced")}
-        assert "--model.num_chains=10" in table.cells()[0].overrides
+        assert table.cells()[0].overrides["model.num_chains"] == 10
 
 
 def made_up(errors: list[float], steps: int = 60_000, **more: Any) -> dict[str, Any]:
@@ -204,7 +210,7 @@ def row(text: str, start: str) -> list[str]:
 
 def test_numbers_stand_where_they_belong() -> None:
     results: dict[str, Any] = {c.name: None for c in psgld_mnist.cells()}
-    empty = psgld_mnist.render(results, False)
+    empty = psgld_mnist.EXPERIMENT.render(results)
     assert row(empty, "*paper*, SGLD")[1:] == ["1.64", "1.41", "1.40", ""]
     assert row(empty, "SGD, dropout")[1:] == ["-"] * 4
     assert "minutes" not in empty
@@ -218,7 +224,7 @@ def test_numbers_stand_where_they_belong() -> None:
     results["reduced-psgld-1"] = made_up(
         [5.0, 6.0], 12_000, temperature=1.0, diagnostics=diagnostics
     )
-    text = psgld_mnist.render(results, False)
+    text = psgld_mnist.EXPERIMENT.render(results)
     head = text.split("What each entry is")[0]
     assert row(head, "SGD")[1:] == ["-", "2.00 +- 1.00 (3)", "-", "-"]
     assert row(head, "SGD, dropout")[1:] == ["6.50 +- 3.54 (2)", "-", "-", "-"]
@@ -249,12 +255,12 @@ def test_temperatures_and_trials(tmp_path: Path) -> None:
         results[f"temperature-sghmc-{T:g}"] = result
     results["trial-sgld-0.1"] = made_up([1.0], metrics={"ensemble_val": metrics["ensemble"]})
     results["trial-sgld-0.5"] = made_up([1.0])
-    text = psgld_mnist.render(results, False)
+    text = psgld_mnist.EXPERIMENT.render(results)
     label = "| SGHMC, frozen RMSProp, after Adam | "
     first, second = (line for line in text.splitlines() if line.startswith(label))
     assert first.endswith("| 0.01 | -0.7000 | -0.2000 | 1.50 | 1.50 | 2 |")
     assert second.endswith("| 1 | -0.8000 | -0.3000 | 1.50 | 1.50 | 2 |")
-    trials = psgld_mnist.render(results, True)
+    trials = psgld_mnist.EXPERIMENT.choices.render(results)
     assert "| trial-sgld-0.5 | 0.7500 | 9.00 |" in trials
     assert "| trial-bbb-mixture-0.001 | - | - |" in trials
     assert "sgld at 0.1," in trials
@@ -379,7 +385,7 @@ def test_the_student_is_measured(runs: Path) -> None:
     teacher = results_of(runs / "reduced-distilled-seed0")["metrics"]["ensemble"]
     assert teacher["nll"] != pytest.approx(nll, rel=1e-3)
     results = {"reduced-distilled": content, "reduced-distilled-seed0": None}
-    assert f"| {error:.2f} |" in psgld_mnist.render(results, False)
+    assert f"| {error:.2f} |" in psgld_mnist.EXPERIMENT.render(results)
 
 
 def test_a_collection_without_its_run_says_which(tmp_path: Path) -> None:
@@ -392,5 +398,5 @@ def test_a_collection_without_its_run_says_which(tmp_path: Path) -> None:
 
 def test_rows_without_a_curve_have_none(tmp_path: Path) -> None:
     results: dict[str, Any] = {"full-sgd": made_up([1.0])}
-    assert psgld_figures.curve(results, tmp_path, "full", "sgd", Row("SGD")) == []
-    assert psgld_cifar.figures(results, tmp_path) == {}  # a folder without metrics.csv
+    assert psgld_figures.curve(results, tmp_path, "full", "sgd", Method("SGD")) == []
+    assert psgld_cifar.EXPERIMENT.figures(results, tmp_path) == {}  # a folder without metrics.csv

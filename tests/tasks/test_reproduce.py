@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 
 from tasks.data.download import data_root
 from tasks.experiments import reproduce
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Experiment, Study
+from tasks.experiments.tables import Results
 
 Compute = Callable[[Path], dict[str, Any]]
 
@@ -36,13 +38,14 @@ def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
             raise KeyboardInterrupt
         return {"root": str(data_root())}
 
-    def render(results: dict[str, dict[str, Any] | None], chosen_from: bool) -> str:
-        return json.dumps({k: v and sorted(v) for k, v in results.items()})
+    def report(results: Results) -> list[str]:
+        return [json.dumps({k: v and sorted(v) for k, v in results.items()})]
 
-    module.cells = lambda: [Study("first", first), Study("second", second)]  # type: ignore[attr-defined]
-    module.render = render  # type: ignore[attr-defined]
+    module.EXPERIMENT = Experiment(  # type: ignore[attr-defined]
+        lambda: [Study("first", first), Study("second", second)], report
+    )
     monkeypatch.setitem(sys.modules, "tasks.experiments.toy", module)
-    monkeypatch.setattr(reproduce, "TABLES", ("toy",))
+    monkeypatch.setattr(reproduce, "TABLES", {"toy": "toy"})
     monkeypatch.setenv("SGMCMC_DATA_ROOT", "elsewhere")
     return module
 
@@ -98,7 +101,7 @@ def test_figures_are_drawn_from_what_is_finished(table: Any, tmp_path: Path, cap
         assert out == tmp_path
         return {"drawn": Figure()}
 
-    table.figures = figures
+    table.EXPERIMENT = replace(table.EXPERIMENT, figures=figures)
     reproduce.main(tmp_path, ["toy", f"--out={tmp_path}", "--show"])
     assert seen == []
     reproduce.main(tmp_path, ["toy", f"--out={tmp_path}", "--cell=first"])
@@ -131,19 +134,8 @@ def test_an_error_of_a_study_is_one_line(table: Any, tmp_path: Path, capsys: Any
     def broken(folder: Path) -> dict[str, Any]:
         raise ValueError("no such column")
 
-    table.cells = lambda: [Study("broken", broken)]
+    table.EXPERIMENT = replace(table.EXPERIMENT, cells=lambda: [Study("broken", broken)])
     with pytest.raises(SystemExit) as stop:
         reproduce.main(tmp_path, ["toy", f"--out={tmp_path}"])
     assert stop.value.code == 2
     assert "broken: no such column" in capsys.readouterr().err
-
-
-def test_every_registered_table_has_cells_of_distinct_names() -> None:
-    from importlib import import_module
-
-    for name in reproduce.TABLES:
-        module = import_module(f"tasks.experiments.{name}")
-        cells = module.cells()
-        assert all(isinstance(cell, (Cell, Study)) for cell in cells)
-        assert len({cell.name for cell in cells}) == len(cells)
-        assert isinstance(module.render({cell.name: None for cell in cells}, False), str)

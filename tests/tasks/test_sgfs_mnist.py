@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.experiments import reproduce, sgfs_mnist
-from tasks.experiments.cell import Cell
+from tasks.experiments import reproduce
+from tasks.experiments.experiment import Cell
+from tasks.experiments.sgfs import mnist as sgfs_mnist
 from tasks.nets.mlp import MLP
 from tests.tasks.test_images import root as mnist_files
 
@@ -19,7 +20,7 @@ files = mnist_files
 
 
 def test_names_are_those_of_the_table() -> None:
-    assert [cell.name for cell in sgfs_mnist.cells()] == list(sgfs_mnist.LABELS)
+    assert [cell.name for cell in sgfs_mnist.EXPERIMENT.cells()] == list(sgfs_mnist.LABELS)
 
 
 def test_the_network_has_the_paper_s_940_weights() -> None:
@@ -27,7 +28,7 @@ def test_the_network_has_the_paper_s_940_weights() -> None:
     assert sum(p.numel() for p in net.parameters()) == 940
 
 
-@pytest.mark.parametrize("cell", sgfs_mnist.cells(), ids=lambda c: c.name)
+@pytest.mark.parametrize("cell", sgfs_mnist.EXPERIMENT.cells(), ids=lambda c: c.name)
 def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     content = parsed(cell)
     model, data = content["model"]["init_args"], content["data"]["init_args"]

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from lightning_sgmcmc import SGLD, AveragedLBFGS, SpikeAndSlabPrior
 from lightning_sgmcmc.noise import NoiseStream
-from tasks.experiments import spike_slab
-from tasks.experiments.dense_lbfgs import DenseLBFGS
-from tasks.experiments.gibbs import gibbs
-from tasks.experiments.spike_slab_chains import THINNING, Chains, Data, run
-from tasks.experiments.spike_slab_report import errors, running_means, scores
+from tasks.experiments.hasgld import spike_slab
+from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
+from tasks.experiments.hasgld.gibbs import gibbs
+from tasks.experiments.hasgld.spike_slab_chains import THINNING, Chains, Data, run
+from tasks.experiments.hasgld.spike_slab_report import errors, running_means, scores
 
 # Data
 
@@ -243,13 +243,13 @@ def test_study(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         settings = {"repetitions": 2, "adapting": 40, "sampling": 80, "reference": 10}
         results[name] = spike_slab.compute(name, method.value, tmp_path / name, **settings)
-    table = spike_slab.render(results, False)
+    table = spike_slab.EXPERIMENT.render(results)
     for method in spike_slab.METHODS.values():
         row = next(line for line in table.splitlines() if f"| {method.label} |" in line)
         assert f"{method.setting} = {method.value:g}" in row
     figure = spike_slab.figures(results, tmp_path)["spike-slab"]
     assert [len(axes.get_lines()) >= 4 for axes in figure.axes] == [True] * 3
-    partial = spike_slab.render(results | {"printed": None}, False)
+    partial = spike_slab.EXPERIMENT.render(results | {"printed": None})
     assert "as printed | - | - | - | - |" in partial
 
 

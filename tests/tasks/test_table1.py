@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tasks.data.pde_source import SPE10_NAMES, PDESourceData
-from tasks.experiments import reproduce, table1
-from tasks.experiments.cell import Cell
+from tasks.experiments import reproduce
+from tasks.experiments.experiment import Cell
+from tasks.experiments.hasgld import table1
 from tasks.pde_source import TABLE_1
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,8 @@ def test_cells_are_the_table_s_and_names_are_unique() -> None:
 
 
 def test_every_chosen_step_was_in_the_grid() -> None:
-    for (start, method), steps in table1.GRID.items():
+    tried = [(s, *item) for s, methods in table1.GRID.items() for item in methods.items()]
+    for start, method, steps in tried:
         step = table1.STEP[start][method]
         fraction = f"{step}:{table1.FRACTION[start]}" if step == "auto" else step
         assert fraction in steps
@@ -216,7 +218,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_table_holds_the_paper_s_numbers() -> None:
-    head, _, *body = rows(table1.render({}, chosen_from=False))
+    head, _, *body = rows(table1.EXPERIMENT.render({}))
     assert head[2:] == ["no pruning", "30 %", "50 %", "70 %"]
     paper = [row[1:] for row in body if row[0] == "*paper*"]
     assert paper == [
@@ -233,7 +235,7 @@ def test_every_result_stands_in_its_own_cell() -> None:
     results = {
         c.name: result(1 + i, 100 + i, 200 + i, 0.0, (300 + i) / 1000) for i, c in enumerate(cells)
     }
-    _, _, *body = rows(table1.render(results, chosen_from=False))
+    _, _, *body = rows(table1.EXPERIMENT.render(results))
     found = {}
     for start, label in table1.STARTS.items():
         for method in table1.STEP[start]:
@@ -255,8 +257,8 @@ def test_every_result_stands_in_its_own_cell() -> None:
 
 
 def test_layers_are_shown_once_one_is_finished() -> None:
-    assert "SPE10" not in table1.render(dict.fromkeys(LAYER_CELLS), chosen_from=False)
-    shown = table1.render({LAYER_CELLS[0]: result(1.0, 2.0, 3.0, 0.0, 0.9)}, chosen_from=False)
+    assert "SPE10" not in table1.EXPERIMENT.render(dict.fromkeys(LAYER_CELLS))
+    shown = table1.EXPERIMENT.render({LAYER_CELLS[0]: result(1.0, 2.0, 3.0, 0.0, 0.9)})
     layers = [row for row in rows(shown) if row[0] in table1.LAYERS.values()]
     assert [row[2:] for row in layers] == [["1 (2) [3]", "-", "90.0 %", "-"]] + [["-"] * 4] * 8
 
@@ -266,5 +268,5 @@ def test_choices_are_shown_by_their_validation_error() -> None:
     results: dict[str, Any] = {
         n: result(1.0, 1.0, 1.0, 10.0 + i) if i % 2 else None for i, n in enumerate(names)
     }
-    _, _, *body = rows(table1.render(results, chosen_from=True))
+    _, _, *body = rows(table1.EXPERIMENT.choices.render(results))
     assert body == [[n, f"{10 + i}" if i % 2 else "-"] for i, n in enumerate(names)]

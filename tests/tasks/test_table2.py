@@ -13,8 +13,8 @@ import pde
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.run import cli
 from pde.datasets.permeability import PRESSURE
-from tasks.experiments import table2, table2_shift
-from tasks.experiments.cell import Cell, Study
+from tasks.experiments.experiment import Cell, Study
+from tasks.experiments.hasgld import table2, table2_shift
 from tasks.pde_perm import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data.num_test": 10,
         "data.num_val": 20,
     }
-    arguments = ["--config", str(ROOT / "configs" / "papers" / cell.config), *cell.overrides]
+    arguments = cell.arguments(ROOT / "configs")
     arguments += [f"--{name}={value}" for name, value in small.items()]
     cli.main(ROOT / "configs", [*arguments, "--out", str(root / cell.name)])
     return root / cell.name
@@ -131,7 +131,7 @@ def test_other_fields_are_other_fields(
     short, long = (rows[f"lengths {v}"]["error_percent"] for v in (".1, .15", ".3, .45"))
     assert short > long  # rougher fields are harder for a network of smooth ones
     results = {"shift-additive": content}
-    text = table2.render(results, False)
+    text = table2.EXPERIMENT.render(results)
     assert f"| additive | p = 128 | {rows['p = 128']['error_percent']:.3g} |" in text
     assert set(table2.figures(results, tmp_path)) == {"shift_additive"}
 

@@ -20,7 +20,7 @@ from lightning_sgmcmc import SGHMC, GaussianPrior, load_posterior
 from lightning_sgmcmc.run import cli
 from tasks.data.table import read_table
 from tasks.data.uci import SETS, UCIData, standard_split
-from tasks.experiments import uci as experiment
+from tasks.experiments.uci import benchmark as experiment
 from tasks.nets.mlp import MLP
 from tasks.uci import PUBLISHED, UCIRegression
 
@@ -321,7 +321,7 @@ def test_the_configuration_is_one_of_the_trials() -> None:
         steps=content["trainer"]["max_steps"],
         momentum=model["sampler"]["init_args"]["momentum"],
         fraction=model["step_fraction"],
-        sets=tuple(experiment.VALIDATION),
+        sets=list(experiment.VALIDATION),
         thinning=model["thinning"],
     )
     assert adopted in experiment.TRIALS
@@ -344,15 +344,15 @@ def test_tables_of_the_benchmark() -> None:
 
     results: dict[str, Any] = {c.name: None for c in experiment.cells()}
     results["yacht-0"], results["yacht-7"] = result(1, -2, 0.9, 0.97), result(2, -3, 0.8, 1.04)
-    lines = experiment.render(results, False).splitlines()
+    lines = experiment.EXPERIMENT.render(results).splitlines()
     # Standard error of (1, 2): .7071 / sqrt(2).
     assert (
         "| yacht | ours | 2 | 1.50 ± 0.50 | -2.50 ± 0.50 | 85.0 % | 1.00 (0.97 to 1.04) | "
         "0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) |"
     ) in lines
     assert "| energy | ours | 0 | - | - | - | - | - | - |" in lines
-    assert "| | PBP | 20 | 5.67 | -3.16 | - | - | - | - |" in lines
+    assert "|  | PBP | 20 | 5.67 | -3.16 | - | - | - | - |" in lines
     trial = next(t for t in experiment.TRIALS if "yacht" in t.sets and t.other)
-    text = experiment.render({f"yacht-{trial.name}": result(1, -2, 0.9, 0.98)}, True)
+    text = experiment.EXPERIMENT.choices.render({f"yacht-{trial.name}": result(1, -2, 0.9, 0.98)})
     assert "| yacht | -2.00 | 90 % | 0.49 | 0.98 | 1.98 |" in text
     assert "| concrete | - | - | - | - | - |" in text

@@ -1,0 +1,40 @@
+"""What figures of experiments share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STYLES = ("-", "--", ":", "-.")
+Points = Sequence[tuple[float, float]]
+
+
+def coloured(**more: Any) -> Iterator[dict[str, Any]]:
+    """Yield looks of lines that differ in colour and style; ten of them are different."""
+    i = 0
+    while True:
+        yield {"ls": STYLES[i % len(STYLES)], "color": f"C{i % 10}"} | more
+        i += 1
+
+
+def draw_lines(
+    axes: Axes, lines: Mapping[str, Points], looks: Iterable[Mapping[str, Any]], **more: Any
+) -> None:
+    """Draw lines by their labels, each with a look of its own; a line without points takes one."""
+    for (label, points), look in zip(lines.items(), looks, strict=False):
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, **look, **more)
+
+
+def ellipse(covariance: NDArray[np.float64], size: float = 1.0) -> NDArray[np.float64]:
+    """Return the points ``size`` standard deviations from 0 under N(0, covariance), [2, 200]."""
+    angles = np.linspace(0, 2 * np.pi, 200)
+    circle = np.stack([np.cos(angles), np.sin(angles)])
+    found: NDArray[np.float64] = np.linalg.cholesky(covariance) @ (size * circle)
+    return found

@@ -1,0 +1,1 @@
+"""Experiments of Wang, Deng, Lin 2020."""

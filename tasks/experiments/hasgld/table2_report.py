@@ -1,0 +1,145 @@
+"""The tables and figures of ``scripts/reproduce.py table2``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lightning_sgmcmc.run.figures import new_figure
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
+from tasks.pde_perm import TABLE_2
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _temperatures(result: Result) -> str:
+    """Return both temperatures; overdamped chains have no kinetic one."""
+    diagnostics = result["diagnostics"]
+    kinetic = diagnostics.get("kinetic_temperature")
+    configurational = diagnostics["configurational_temperature"]["value"]
+    return f"{'-' if kinetic is None else f'{kinetic:.2f}'}, {configurational:.2f}"
+
+
+def _bands(row: Result) -> str:
+    if "milliseconds" in row:
+        return f"({row['milliseconds']:.0f} ms a field)"
+    return ", ".join(f"{100 * row[f'coverage_{p}']:.0f}" for p in (50, 90, 95))
+
+
+SHEET = sheet("table2", temperatures=_temperatures, bands=_bands)
+NETS, FORMS = SHEET.settings["nets"], SHEET.settings["forms"]
+
+
+def _columns(name: str) -> list[Column]:
+    return SHEET.made(SHEET.settings[name])
+
+
+def paper_table(labels: Mapping[str, tuple[str, str]]) -> Table:
+    """Return the paper's table beside its cells as measured.
+
+    Args:
+        labels: What the paper calls a method, and what is built here.
+    """
+    rows, columns = [], SHEET.made(SHEET.columns)
+    for name, (theirs, own) in labels.items():
+        rows.append(paper_row([f"*paper*, {theirs}"], columns, TABLE_2[theirs].values()))
+        rows.append(Row([f"ours, {own}"], name))
+    return Table(SHEET.heading, columns, rows)
+
+
+def network_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
+    """Return a row for every run of a network that is finished."""
+    rows = [
+        Row([kind, str(p), net_label, form_label], name)
+        for kind in kinds
+        for net, net_label in NETS.items()
+        for form, form_label in FORMS.items()
+        for p in terms
+        if results.get(name := f"{net}-{form}-{kind}-{p}") is not None
+    ]
+    return Table(["field", "modes", "network", "form"], _columns("networks"), rows)
+
+
+def reference_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
+    """Return the references as a table."""
+    rows = []
+    for kind in kinds:
+        for p in terms:
+            content = results.get(f"references-{kind}-{p}") or {}
+            for name, row in content.get("rows", {}).items():
+                leading = f", {content['quadratic']} leading" if name.startswith("quad") else ""
+                rows.append(Row([kind, str(p), name + leading], record=row))
+    return Table(["field", "modes", ""], _columns("references"), rows)
+
+
+def shift_table(results: Results, kinds: Sequence[str]) -> Table:
+    """Return what became of a network on other fields."""
+    rows = [
+        Row([kind, name], record=row)
+        for kind in kinds
+        for name, row in (results.get(f"shift-{kind}") or {}).get("rows", {}).items()
+    ]
+    return Table(["trained on", "tested on"], _columns("shift"), rows)
+
+
+def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dict[str, Figure]:
+    """Return the error over the number of modes, and deviation over error on other fields."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    made = {}
+    curves = [(kind, _curves(results, kind, terms)) for kind in kinds]
+    if any(len(points) > 1 for _, found in curves for points in found.values()):
+        figure = new_figure(9, 3.6)
+        names = list(dict.fromkeys(name for _, found in curves for name in found))
+        for axes, (kind, found) in zip(figure.subplots(1, len(kinds)), curves, strict=True):
+            for name, points in found.items():
+                color = f"C{names.index(name)}"
+                axes.plot(*zip(*points, strict=True), marker="o", label=name, color=color)
+            axes.set(xscale="log", yscale="log", xlabel="modes p", title=f"{kind} fields")
+            axes.set_xlim(0.9 * terms[0], 1.1 * terms[-1])
+            axes.set_xticks(terms, [str(p) for p in terms])
+            axes.xaxis.set_minor_locator(NullLocator())
+            for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+                formatter("{x:g}")
+            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+            axes.set_ylabel("mean relative L2 error, %")
+        lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+        figure.legend(lines.values(), lines.keys(), fontsize=7, loc="outside right upper")
+        made["modes"] = figure
+    for kind in kinds:
+        content = results.get(f"shift-{kind}")
+        if content is not None:
+            figure = new_figure(5.5, 4)
+            axes = figure.subplots()
+            for name, row in content["rows"].items():
+                axes.scatter(row["errors"], row["deviations_of_weights"], s=6, label=name)
+            axes.axline((1, 1), slope=1, color="0.6", lw=0.8)
+            axes.set(
+                xscale="log",
+                yscale="log",
+                xlabel="relative L2 error of the posterior mean, %",
+                ylabel="deviation over draws, %",
+                title=f"U-Net trained on {kind} fields, p = 64",
+            )
+            axes.legend(fontsize=7)
+            made[f"shift_{kind}"] = figure
+    return made
+
+
+def _curves(
+    results: Results, kind: str, terms: Sequence[int]
+) -> dict[str, list[tuple[int, float]]]:
+    """Return points (p, error) of each reference and each network."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for p in terms:
+        content = results.get(f"references-{kind}-{p}") or {}
+        for name, row in content.get("rows", {}).items():
+            found.setdefault(name, []).append((p, row["relative_l2_mean_percent"]))
+        for net, label in NETS.items():
+            result = results.get(f"{net}-physics-{kind}-{p}")
+            if result is not None:
+                error = result["metrics"]["ensemble"]["relative_l2_mean_percent"]
+                found.setdefault(label, []).append((p, error))
+    return found

@@ -1,0 +1,1 @@
+"""Experiments of Marceau-Caron, Ollivier 2017."""

@@ -1,0 +1,1 @@
+"""Experiments of Li, Chen, Carlson, Carin 2016."""

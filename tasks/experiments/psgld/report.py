@@ -1,0 +1,144 @@
+"""The tables that pSGLD's network experiments print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tasks.experiments.experiment import Cells, Choices, by_rightmost_dash
+from tasks.experiments.psgld.methods import BATCH
+from tasks.experiments.sheet import sheet
+from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row, repeated
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a table.
+
+    Attributes:
+        label: What the table calls it.
+        curve: Whose error its learning curve shows: of the ensemble of draws so far, or of the
+            current network; None for no curve.
+        paper: Name of the published row that it stands beside.
+        together: Whether its chains are one predictor, not repetitions.
+    """
+
+    label: str
+    curve: Literal["ensemble", "network"] | None = None
+    paper: str | None = None
+    together: bool = False
+
+
+Methods = Mapping[str, Method]
+
+
+def names_of(results: Results, column: str, method: str) -> list[str]:
+    """Return the cells that make up an entry: one, or one run for each seed."""
+    name = f"{column}-{method}"
+    if name in results:
+        return [name]
+    return [n for n in results if n.startswith(f"{name}-seed")]
+
+
+def _finished(results: Results, column: str, name: str) -> list[Result]:
+    found = (results[cell] for cell in names_of(results, column, name))
+    return [run for run in found if run is not None]
+
+
+def _values(runs: Sequence[Result], metric: str, method: Method) -> list[float]:
+    """Return a metric of every repetition."""
+    if method.together:
+        return [run["metrics"]["ensemble"][metric] for run in runs]
+    return repeated(runs, metric)
+
+
+def _entry(runs: Sequence[Result], method: Method) -> Result:
+    """Return what the table says of finished runs, beside what the first of them is."""
+    first, count = runs[0], sum(run["num_chains"] for run in runs)
+    alone = method.together or len(runs) > 1 or first["num_chains"] == 1
+    all_chains = first["metrics"]["ensemble"]
+    return first | {
+        "epochs": first["num_gradients"] * BATCH / first["num_data"],
+        "chains": f"1 of {count} networks" if method.together else str(count),
+        "nll": _values(runs, "nll", method),
+        "ece": _values(runs, "ece", method),
+        "together": "" if alone else f"{all_chains['error_percent']:.2f}, {all_chains['nll']:.4f}",
+        "seconds": sum(run["wall_seconds"] for run in runs),
+    }
+
+
+def _temperature(run: Result) -> str:
+    """Return the stated and the measured temperature of a sampler, nothing for an optimizer."""
+    if not run["temperature"]:
+        return ""
+    measured = run["diagnostics"].get("configurational_temperature", {}).get("value")
+    stated = f"{run['temperature']:.3g}"
+    return stated if measured is None else f"{stated}, {measured:.3g}"
+
+
+SHEET = sheet("psgld", temperature=_temperature)
+
+
+def report(
+    results: Results,
+    methods: Methods,
+    columns: Mapping[str, str],
+    paper: Mapping[str, Sequence[float | None]],
+) -> Iterator[str | Table]:
+    """Yield the table of test errors, and one with a line for each finished entry of it.
+
+    Args:
+        results: Content of ``results.json`` of the cells, None where one is not finished.
+        methods: The rows.
+        columns: What the table calls each group of cells.
+        paper: Published errors in the order of ``columns``; None or nothing where there is none.
+    """
+    yield SHEET.intro
+    errors = [Column(title, column, better="lower") for column, title in columns.items()]
+    rows, entries, shown = [], [], set()
+    for name, method in methods.items():
+        if method.paper is not None and method.paper not in shown:
+            shown.add(method.paper)
+            rows.append(paper_row([f"*paper*, {method.paper}"], errors, paper[method.paper]))
+        runs = {column: _finished(results, column, name) for column in columns}
+        record = {column: _values(of, "error_percent", method) for column, of in runs.items()}
+        rows.append(Row([method.label], record=record))
+    yield Table([""], errors, rows)
+    for column, title in columns.items():
+        for name, method in methods.items():
+            if found := _finished(results, column, name):
+                entries.append(Row([title, method.label], record=_entry(found, method)))
+    if entries:
+        yield SHEET.settings["of_entries"]
+        yield Table(["network", "method"], SHEET.made(SHEET.settings["entries"]), entries)
+
+
+def temperature_table(
+    results: Results, names: Sequence[str], methods: Methods
+) -> Iterator[str | Table]:
+    """Yield predictions over the temperature of the target; finished runs alone."""
+    rows = [
+        Row([methods[name].label.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
+        for name in names
+        for run in at_temperatures(results, name)
+    ]
+    if rows:
+        yield SHEET.settings["of_temperatures"]
+        yield Table(["method"], SHEET.made(SHEET.settings["temperatures"]), rows)
+
+
+def at_temperatures(results: Results, method: str) -> list[Result]:
+    """Return a method's finished runs at several temperatures, the coldest first."""
+    prefix = f"temperature-{method}-"
+    found = [result for name, result in results.items() if name.startswith(prefix) and result]
+    return sorted(found, key=lambda result: float(result["temperature"]))
+
+
+def choices(cells: Callable[[], Cells]) -> Choices:
+    """Return what step sizes were chosen from, by the NLL of held-out training examples."""
+    return SHEET.choices(
+        cells,
+        "Best in NLL of those that have run: {}.",
+        lambda name: by_rightmost_dash(name.removeprefix("trial-")),
+    )

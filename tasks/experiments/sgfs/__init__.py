@@ -1,0 +1,1 @@
+"""Experiments of Ahn, Korattikara, Welling 2012."""

@@ -1,0 +1,188 @@
+"""Chains at several step sizes beside a reference: moments, mixing, errors over time, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time
+from lightning_sgmcmc.run.figures import new_figure
+from tasks.experiments.drawing import ellipse
+from tasks.experiments.loop import Array
+from tasks.experiments.tables import Column, Result, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: What is known of a target or of chains: ``mean``, ``covariance``, of a target also ``mode``.
+Moments = dict[str, Array]
+
+
+def read_moments(folder: Path, suffix: str = "") -> Moments:
+    """Return the arrays that a study wrote into ``moments.npz``, those named ``NAME_SUFFIX``.
+
+    Raises:
+        FileNotFoundError: If the study has not been made.
+    """
+    path = folder / "moments.npz"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: run the cell {folder.name} first")
+    with np.load(path) as stored:
+        names = {n.removesuffix(suffix): n for n in stored.files if n.endswith(suffix)}
+        return {name: stored[n] for name, n in names.items()}
+
+
+def compare(
+    draws: NDArray[Any], seconds: float, reference: Moments, thinning: int = 1
+) -> tuple[dict[str, Any], Moments]:
+    """Return what draws [K, draws, d] reach, and their moments.
+
+    Args:
+        draws: All finite.
+        seconds: Processor time of all chains.
+        reference: Moments of the target.
+        thinning: Steps between draws.
+    """
+    flat = draws.reshape(-1, draws.shape[2]).astype(np.float64)
+    own = {"covariance": np.cov(flat.T, bias=True), "mean": flat.mean(0)}
+    variances = np.diag(reference["covariance"])
+    shift = (own["mean"] - reference["mean"]) / np.sqrt(variances)
+    ratios = np.quantile(np.diag(own["covariance"]) / variances, (0, 0.5, 1))
+    return {
+        "variance_ratio": [float(r) for r in ratios],
+        "mean_error": float(np.abs(shift).max()),
+        "act": float(np.mean(autocorrelation_time(draws))) * thinning,
+        "atuc": atuc(draws, seconds / len(flat)),
+    }, own
+
+
+def errors_now(running: RunningErrors, block: NDArray[Any], seconds: float) -> dict[str, float]:
+    """Return mean errors of mean (E1) and covariance (E2) of all draws up to those of a block."""
+    now = running.update(block, seconds)
+    e1, e2 = float(now.mean.mean()), float(now.covariance.mean())
+    return {"seconds": now.seconds, "e1": e1, "e2": e2}
+
+
+def at_budget(errors: list[dict[str, float]], budget: float) -> dict[str, float] | None:
+    """Return the last errors within a budget of processor seconds, None if the run was shorter."""
+    if not errors or errors[-1]["seconds"] < budget:
+        return None
+    within = [e for e in errors if e["seconds"] <= budget]
+    return within[-1] if within else None
+
+
+def columns(budgets: Sequence[float], digits: int) -> list[Column]:
+    """Return the columns that every table has: moments, mixing and errors.
+
+    Args:
+        budgets: Processor seconds a chain after which errors are shown.
+        digits: Of 1/ATUC.
+    """
+    return [
+        Column("step", lambda row: f"{row['parameter']} = {row['value']:g}"),
+        Column(
+            "variance / reference: least, median, largest",
+            lambda row: tuple(row["variance_ratio"]) if "act" in row else "diverges",
+            "{:.3f}, {:.3f}, {:.3f}",
+        ),
+        Column("mean, in sd", "mean_error", digits=3, better="lower"),
+        Column("autocorrelation time", "act", "{:.4g}", better="lower"),
+        Column(
+            "1/ATUC",
+            lambda row: 1 / row["atuc"] if "atuc" in row else None,
+            f"{{:,.{digits}f}}",
+            better="higher",
+        ),
+        *(
+            errors_column(f"E1, E2 after {budget:g} s", partial(at_budget, budget=budget))
+            for budget in budgets
+        ),
+    ]
+
+
+def errors_column(
+    title: str, chosen: Callable[[list[dict[str, float]]], dict[str, float] | None]
+) -> Column:
+    """Return the column of E1 and E2 at one of the times at which they were measured."""
+
+    def read(row: Result) -> tuple[float, float] | None:
+        then = chosen(row["errors"]) if "errors" in row else None
+        return None if then is None else (then["e1"], then["e2"])
+
+    return Column(title, read, "{:.3f}, {:.3f}", better="lower")
+
+
+def rows(label: str, result: Result | None) -> list[Row]:
+    """Return a row for each step size of a study, none if it is not finished."""
+    return [Row([label], record=row) for row in (result or {}).get("rows", [])]
+
+
+def finite(result: Result | None) -> list[Result]:
+    """Return the rows of step sizes at which chains did not diverge."""
+    return [row for row in (result or {}).get("rows", []) if "act" in row]
+
+
+def pair_extremes(found: Array, reference: Array) -> list[tuple[int, int]]:
+    """Return the pairs whose 2 x 2 covariances differ least and most, relative to the reference."""
+    pairs = [(i, j) for i in range(len(found)) for j in range(i)]
+    gaps = []
+    for i, j in pairs:
+        pair = np.ix_([i, j], [i, j])
+        gap = np.abs(found[pair] - reference[pair]).sum() / np.abs(reference[pair]).sum()
+        gaps.append(float(gap))
+    return [pairs[int(np.argmin(gaps))], pairs[int(np.argmax(gaps))]]
+
+
+def marginals(
+    reference: Moments, chains: Mapping[str, Moments], height: float, style: str = "b--"
+) -> tuple[Figure, Iterable[tuple[Axes, str, str]]]:
+    """Draw two-standard-deviation ellipses of the best and the worst pair of weights.
+
+    Args:
+        reference: Of the target.
+        chains: Moments of chains by the label of their line, a row of panels each.
+        height: Of a row, in inches.
+        style: Of the chains' ellipses.
+
+    Returns:
+        The figure, and its panels with their row's label and ``best`` or ``worst``.
+    """
+    figure = new_figure(8, height * len(chains))
+    panels = []
+    grid = figure.subplots(len(chains), 2, squeeze=False)
+    for line, (label, own) in zip(grid, chains.items(), strict=True):
+        if not own:
+            continue
+        pairs = pair_extremes(own["covariance"], reference["covariance"])
+        for axes, (i, j), kind in zip(line, pairs, ("best", "worst"), strict=True):
+            pair = np.ix_([i, j], [i, j])
+            for moments, look, name in ((reference, "r-", "HMC"), (own, style, label)):
+                points = moments["mean"][[i, j], None] + ellipse(moments["covariance"][pair], 2)
+                axes.plot(*points, look, label=name)
+            axes.set(xlabel=f"weight {i}", ylabel=f"weight {j}")
+            panels.append((axes, label, kind))
+    return figure, panels
+
+
+def draw_errors(
+    axes: Axes,
+    studies: Mapping[str, Result | None],
+    error: str,
+    chosen: Callable[[list[dict[str, float]]], dict[str, float] | None],
+) -> None:
+    """Draw E1 or E2 over mixing, a line for each study by its label, a point for each step size."""
+    for (label, result), marker in zip(studies.items(), "os^Dv", strict=False):
+        points = [
+            (1 / row["atuc"], then[error])
+            for row in finite(result)
+            if (then := chosen(row["errors"])) is not None
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker + "-", label=label)
+    axes.set(xscale="log", yscale="log", xlabel="1/ATUC, independent draws a second")
