@@ -132,7 +132,7 @@ def test_a_step_in_numbers_was_for_the_old_sampler(config: Path, capsys: Any) ->
         cli.main(config.parent, given)
     assert stop.value.code == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
-    assert errors == ["error: model.chain.sampler needs lr: give --model.sampler.lr"]
+    assert errors == ["error: model.sampler needs lr: give --model.sampler.lr"]
 
 
 @pytest.mark.parametrize("same", ["SGHMC", "lightning_sgmcmc.samplers.sghmc.SGHMC"])
