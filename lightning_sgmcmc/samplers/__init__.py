@@ -1,6 +1,7 @@
 """Samplers: torch optimizers whose iterates are draws."""
 
-from lightning_sgmcmc.samplers.base import NonFiniteGradientError, Sampler, Stacked
+from lightning_sgmcmc.samplers.base import Sampler, Stacked
+from lightning_sgmcmc.samplers.gradients import NonFiniteGradientError
 from lightning_sgmcmc.samplers.hamcmc import HAMCMC
 from lightning_sgmcmc.samplers.hasgld import HASGLD
 from lightning_sgmcmc.samplers.hmc import HMC
