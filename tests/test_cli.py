@@ -396,6 +396,24 @@ def test_the_documented_command_runs_where_the_file_lies(own_module: Path) -> No
     assert (own_module / done.stdout.splitlines()[-1] / "results.json").is_file()
 
 
+def test_a_sampler_and_a_metric_of_ones_own_go_by_their_names(configs: Path) -> None:
+    """Those of docs/examples, which docs/own-sampler.md gives on a command line."""
+    folder = run(
+        configs,
+        "--model.sampler=obabo.OBABO",
+        "--model.sampler.lr=auto",
+        "--model.sampler.momentum=0.9",
+        "--model.sampler.preconditioner=shampoo.Shampoo",
+        "--model.sampler.preconditioner.every=5",
+    )
+    results = json.loads((folder / "results.json").read_text())
+    assert results["sampler"]["name"] == "OBABO"
+    assert results["sampler"]["implementation"] == "torch"
+    saved = (folder / "config.yaml").read_text()
+    assert "class_path: obabo.OBABO" in saved
+    assert "every: 5" in saved
+
+
 def test_draws_of_a_module_that_cannot_be_found(tmp_path: Path) -> None:
     (tmp_path / "samples" / "chain0").mkdir(parents=True)
     (tmp_path / "config.yaml").write_text("model: {class_path: nowhere.Task}")

@@ -156,24 +156,13 @@ class DiagonalFisher(Fisher, Diagonal):
     Before the first update C is the identity. The arguments are those of :class:`Fisher`.
     """
 
-    def __init__(
-        self,
-        labels: Labels = "data",
-        eps: float = 1e-4,
-        *,
-        floor: float = 0.0,
-        power: float = 0.5,
-        memory: float | None = None,
-        centred: bool = False,
-    ) -> None:
-        super().__init__(labels, eps, floor=floor, power=power, memory=memory, centred=centred)
-        # J, C^-1 and C^(1/2) as vectors, and the same memory as lists like the parameters.
-        self._flat = (torch.empty(0), torch.empty(0), torch.empty(0))
-        #: J's diagonal, shaped like the parameters.
-        self.squares: list[Tensor] = []
-        self._inverse: list[Tensor] = []
-        self._root: list[Tensor] = []
-        self._current = True  # whether C is that of J
+    #: J's diagonal, shaped like the parameters.
+    squares: list[Tensor]
+    # J, C^-1 and C^(1/2) as vectors, and the same memory as lists like the parameters.
+    _flat: tuple[Tensor, Tensor, Tensor]
+    _inverse: list[Tensor]
+    _root: list[Tensor]
+    _current: bool  # whether C is that of J
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Allocate the diagonal of J for these parameters."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,7 +11,9 @@ from torch import Tensor
 
 from lightning_sgmcmc.flat import inner
 from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners.blocks import Block, free_bytes
 from lightning_sgmcmc.preconditioners.fisher import Fisher, Labels
+from lightning_sgmcmc.preconditioners.keywords import CentredAverage, Dense, Unpack
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.target import PerExample, Target
@@ -28,35 +28,6 @@ _FRESH = 64
 
 class SingularMetricError(RuntimeError):
     """A metric cannot be inverted in the type of its numbers."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Which weights share U blocks of J, each m by m.
-
-    Attributes:
-        indices: The parameters.
-        kind: ``"whole"`` is one block of all their weights, ``"unit"`` a block an output unit,
-            its weights first and its bias last, ``"single"`` a block a weight.
-    """
-
-    indices: tuple[int, ...]
-    kind: str
-
-    def pack(self, tensors: Sequence[Tensor], axes: int) -> Tensor:
-        """Return [..., U, m] from tensors shaped like the parameters after ``axes`` axes."""
-        lead = tensors[0].shape[:axes]
-        if self.kind == "single":
-            return tensors[0].reshape(*lead, -1, 1)
-        units = tensors[0].shape[axes] if self.kind == "unit" else 1
-        return torch.cat([t.reshape(*lead, units, -1) for t in tensors], dim=-1)
-
-    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-        """Undo :meth:`pack`."""
-        units = packed.shape[-2]
-        sizes = [t.numel() // (packed.shape[0] * units) for t in like]
-        parts = torch.split(packed, sizes, dim=-1)
-        return [part.reshape(t.shape) for part, t in zip(parts, like, strict=True)]
 
 
 class DenseFisher(Fisher):
@@ -83,13 +54,10 @@ class DenseFisher(Fisher):
         labels: Labels = "data",
         eps: float = 1e-4,
         *,
-        floor: float = 0.0,
-        power: float = 0.5,
-        memory: float | None = None,
-        centred: bool = False,
         diagonal_start: bool = False,
+        **average: Unpack[CentredAverage],
     ) -> None:
-        super().__init__(labels, eps, floor=floor, power=power, memory=memory, centred=centred)
+        super().__init__(labels, eps, **average)
         self.diagonal_start = diagonal_start
         self._blocks: list[Block] = []
         self._J: list[Tensor] = []  # [K, U, m, m]
@@ -120,7 +88,7 @@ class DenseFisher(Fisher):
             units = {"whole": 1, "unit": first[0] if first else 1, "single": sizes[0]}[block.kind]
             shapes.append((chains, units, sum(sizes) // units, sum(sizes) // units))
         needed = 3 * like.element_size() * sum(torch.Size(s).numel() for s in shapes)
-        free = _free_bytes(like.device)
+        free = free_bytes(like.device)
         if free is not None and needed > free:
             raise ValueError(
                 f"{self!r} of {sum(p.numel() for p in self._params):,} weights takes "
@@ -326,11 +294,7 @@ class BlockFisher(DenseFisher):
             bias of each output unit of a ``Linear`` or ``Conv2d`` layer, other weights each by
             itself. Unit blocks are the unitwise outer-product metric of which the quasi-diagonal
             one keeps the diagonal and the bias row.
-        floor: See there.
-        power: See there.
-        memory: See there.
-        centred: See there.
-        diagonal_start: As in :class:`DenseFisher`.
+        **dense: As in :class:`DenseFisher`.
 
     Raises:
         ValueError: If a value lies outside its range; when bound, if J does not fit into memory.
@@ -341,22 +305,9 @@ class BlockFisher(DenseFisher):
         labels: Labels = "data",
         eps: float = 1e-4,
         blocks: Blocks = "layer",
-        *,
-        floor: float = 0.0,
-        power: float = 0.5,
-        memory: float | None = None,
-        centred: bool = False,
-        diagonal_start: bool = False,
+        **dense: Unpack[Dense],
     ) -> None:
-        super().__init__(
-            labels,
-            eps,
-            floor=floor,
-            power=power,
-            memory=memory,
-            centred=centred,
-            diagonal_start=diagonal_start,
-        )
+        super().__init__(labels, eps, **dense)
         if blocks not in ("layer", "unit"):
             raise ValueError(f"blocks must be layer or unit, got {blocks!r}")
         self.blocks = blocks
@@ -389,14 +340,3 @@ def _low_rank_root(S: Tensor, Y: Tensor, keep: float) -> Tensor:
     M = (Q * (-c / (r * (1 + r))).unsqueeze(-2)) @ Q.mT
     changed: Tensor = S + (S @ Y) @ (M @ Y.mT)
     return changed / math.sqrt(keep)
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    """Return the memory that is free for new tensors, None where that is unknown."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if device.type == "cpu" and meminfo.exists():
-        lines = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    return None

@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_sgmcmc.flat import per_chain
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.fisher import DiagonalFisher, Labels
+from lightning_sgmcmc.preconditioners.keywords import Average, Unpack
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.target import PerExample, Target
@@ -35,23 +36,18 @@ class QuasiDiagonalFisher(DiagonalFisher):
     :class:`~lightning_sgmcmc.preconditioners.fisher.Fisher`, but without ``centred``.
     """
 
+    #: Index of a weight and of its unit's bias.
+    units: list[tuple[int, int]]
+    alone: list[int]  # the other weights
+    products: list[Tensor]  # J_0i
+    _means: list[Tensor]  # m_i
+    _scratch: list[Tensor]
+    _params: list[Tensor]
+
     def __init__(
-        self,
-        labels: Labels = "data",
-        eps: float = 1e-4,
-        *,
-        floor: float = 0.0,
-        power: float = 0.5,
-        memory: float | None = None,
+        self, labels: Labels = "data", eps: float = 1e-4, **average: Unpack[Average]
     ) -> None:
-        super().__init__(labels, eps, floor=floor, power=power, memory=memory)
-        #: Index of a weight and of its unit's bias.
-        self.units: list[tuple[int, int]] = []
-        self.alone: list[int] = []  # the other weights
-        self.products: list[Tensor] = []  # J_0i
-        self._means: list[Tensor] = []  # m_i
-        self._scratch: list[Tensor] = []
-        self._params: list[Tensor] = []
+        super().__init__(labels, eps, centred=False, **average)
 
     def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
         """Allocate J for these parameters; the target says later which are biases."""

@@ -15,6 +15,7 @@ from lightning_sgmcmc import steps
 from lightning_sgmcmc.noise import Increments, NoiseStream
 from lightning_sgmcmc.preconditioners import Identity, Preconditioner
 from lightning_sgmcmc.priors import FlatPrior, Prior
+from lightning_sgmcmc.samplers.gradients import present_gradients, refuse_non_finite
 from lightning_sgmcmc.target import Target
 
 #: A move and the change of the gradient along it, or what they start from.
@@ -23,10 +24,6 @@ Pair = tuple[list[Tensor], list[Tensor]]
 
 class Stacked(list[Any]):
     """Parameters, or pairs of name and parameter, of K chains along their first axis."""
-
-
-class NonFiniteGradientError(RuntimeError):
-    """A gradient holds a number that is not finite; nothing has moved."""
 
 
 class Sampler(torch.optim.Optimizer):
@@ -399,30 +396,12 @@ class Sampler(torch.optim.Optimizer):
             return closure()
 
     def _gradients(self) -> list[Tensor]:
-        grads = [p.grad for p in self.params]
-        missing = sum(g is None for g in grads)
-        if missing:
-            raise RuntimeError(
-                f"{missing} of {len(grads)} parameters have no gradient: leave unused parameters "
-                "out of the sampler (requires_grad=False)"
-            )
-        present = [g for g in grads if g is not None]
-        sparse = sum(g.layout != torch.strided for g in present)
-        if sparse:
-            raise RuntimeError(
-                f"{sparse} of {len(grads)} parameters have sparse gradients: noise moves every "
-                "weight at every step, so use sparse=False"
-            )
-        if not math.isfinite(float(sum(g.sum() for g in present))):
-            wrong = [i for i, g in enumerate(present) if not bool(torch.isfinite(g).all())]
-            if wrong:
-                names = [self.names[i] if self.names else f"number {i}" for i in wrong]
-                raise NonFiniteGradientError(
-                    f"the gradient of {len(wrong)} of {len(grads)} parameters is not finite "
-                    f"(first: {names[0]}) at step {self.steps_taken} with step size {self.lr:.3g}: "
-                    "the chain diverges, lower lr; or the data hold a value that is not finite"
-                )
-        return present
+        """Return the gradients; raises if one is missing, sparse or not finite."""
+        grads = present_gradients(self.params)
+        if not math.isfinite(float(sum(g.sum() for g in grads))):
+            where = f"at step {self.steps_taken} with step size {self.lr:.3g}"
+            refuse_non_finite(grads, self.names, where)
+        return grads
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the chain's next step depends on but the weights."""

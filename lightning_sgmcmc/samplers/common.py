@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from lightning_sgmcmc.noise import Increments
 from lightning_sgmcmc.preconditioners import Preconditioner
+from lightning_sgmcmc.preconditioners.keywords import Unpack
 from lightning_sgmcmc.priors import Prior
-
-if TYPE_CHECKING:
-    from typing import Unpack
-else:
-    # Given typing's, the command line would show these arguments without defaults and help. So it
-    # follows ``**common`` to the class that has both.
-    Unpack = dict
 
 __all__ = ["Common", "CommonAndIncrements", "CommonAndMetric", "Unpack"]
 

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from lightning_sgmcmc.flat import inner, per_chain
-from lightning_sgmcmc.samplers.base import NonFiniteGradientError, Sampler
+from lightning_sgmcmc.samplers.base import Sampler
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
+from lightning_sgmcmc.samplers.dual_averaging import DualAveraging
+from lightning_sgmcmc.samplers.gradients import NonFiniteGradientError
 
 #: An energy error, in units of T, at which a trajectory counts as divergent (as in Stan).
 DIVERGENT = 1000.0
-# Dual averaging (Hoffman and Gelman 2014, section 3.2): gamma, t0 and kappa.
-_SHRINKAGE, _DELAY, _FORGETTING = 0.05, 10.0, 0.75
-
-
-@dataclass
-class _DualAveraging:
-    """log of the time step relative to its start (Hoffman and Gelman 2014, eq. 6).
-
-    Attributes:
-        log_step: The step in use.
-        averaged: The average of the steps, which the adaptation ends with.
-        shortfall: Running mean of the target acceptance minus the one found.
-        count: Number of updates.
-    """
-
-    log_step: float = 0.0
-    averaged: float = 0.0
-    shortfall: float = 0.0
-    count: int = 0
-
-    def update(self, shortfall: float) -> None:
-        self.count += 1
-        self.shortfall += (shortfall - self.shortfall) / (self.count + _DELAY)
-        self.log_step = math.log(10) - math.sqrt(self.count) / _SHRINKAGE * self.shortfall
-        self.averaged += self.count**-_FORGETTING * (self.log_step - self.averaged)
-
-    def finish(self) -> None:
-        self.log_step = self.averaged
 
 
 class HMC(Sampler):
@@ -113,7 +87,7 @@ class HMC(Sampler):
         #: Divergent trajectories since :meth:`freeze`, or since the start before it.
         self.divergences = 0
         self._accepted = self._proposed = 0
-        self._adaptation = _DualAveraging()
+        self._adaptation = DualAveraging()
         # The current state: weights, their mean NLL and its gradient; empty where unknown.
         self._theta: list[Tensor] = []
         self._grads: list[Tensor] = []
@@ -140,7 +114,7 @@ class HMC(Sampler):
     def set_lr(self, lr: float) -> None:
         """Change the step size; while it adapts, start the adaptation anew from there."""
         super().set_lr(lr)
-        self._adaptation = _DualAveraging()
+        self._adaptation = DualAveraging()
         if self.adapting:
             self.auto_lr = False  # what was chosen for a start is not to replace what was adapted
 
@@ -328,5 +302,5 @@ class HMC(Sampler):
         self._grads = [t.to(device).clone() for t in state["grads"]]
         self._loss = state["loss"].to(device)
         self.adapting, self.auto_lr = state["adapting"], state["auto_lr"]
-        self._adaptation = _DualAveraging(**state["adaptation"])
+        self._adaptation = DualAveraging(**state["adaptation"])
         self._accepted, self._proposed, self.divergences = state["counts"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_sgmcmc import Preconditioner
 from lightning_sgmcmc.flat import dot, flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.preconditioners.lbfgs import LBFGSOperator
+from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
 
 
 class DenseLBFGS(Preconditioner):

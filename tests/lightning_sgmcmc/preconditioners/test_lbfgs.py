@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, AveragedLBFGS, GaussianPrior
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.preconditioners.lbfgs import LBFGSOperator
+from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
 from tests.harness import assert_normal
 
 Pairs = list[tuple[np.ndarray, np.ndarray]]

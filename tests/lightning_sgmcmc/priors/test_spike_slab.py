@@ -13,7 +13,7 @@ from scipy import integrate, optimize, stats
 from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGLD, Sampler, SpikeAndSlabPrior
-from lightning_sgmcmc.samplers.in_turn import ChainsInTurn
+from lightning_sgmcmc.samplers.chains_in_turn import ChainsInTurn
 from tests.lightning_sgmcmc.priors.cases import CHAINS, attached, params
 from tests.lightning_sgmcmc.problem import N, Problem
 

@@ -18,8 +18,11 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    BlockFisher,
+    DiagonalFisher,
     GaussianPrior,
     NaturalLangevin,
+    QuasiDiagonalFisher,
     RMSProp,
     Sampler,
 )
@@ -97,3 +100,18 @@ def test_a_command_line_shows_and_checks_them(kind: type[Sampler]) -> None:
     assert "T; 1 samples the posterior, 0 optimises." in help_text
     with pytest.raises(Exception, match="temprature"):
         parser.parse_args(["--sampler.lr=0.1", "--sampler.temprature=0.5"])
+
+
+def test_fisher_metrics_show_and_check_theirs() -> None:
+    """The quasi-diagonal one has no centred form, and says so."""
+    parser = ArgumentParser(exit_on_error=False)
+    for kind in (DiagonalFisher, QuasiDiagonalFisher, BlockFisher):
+        parser.add_class_arguments(kind, kind.__name__)
+    found = parser.parse_args(["--BlockFisher.blocks=unit", "--BlockFisher.power=1"])
+    average = {"labels": "data", "eps": 1e-4, "floor": 0.0, "power": 0.5, "memory": None}
+    assert vars(found.QuasiDiagonalFisher) == average
+    assert vars(found.DiagonalFisher) == average | {"centred": False}
+    dense = {"centred": False, "diagonal_start": False, "blocks": "unit", "power": 1.0}
+    assert vars(found.BlockFisher) == average | dense
+    with pytest.raises(TypeError, match="centred"):
+        QuasiDiagonalFisher(centred=True)  # type: ignore[call-arg]

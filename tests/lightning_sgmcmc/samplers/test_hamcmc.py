@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import HAMCMC
-from lightning_sgmcmc.preconditioners.lbfgs import LBFGSOperator
+from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
 from tests.harness import assert_normal
 from tests.lightning_sgmcmc.problem import N, Problem
 

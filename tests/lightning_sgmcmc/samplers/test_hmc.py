@@ -16,7 +16,7 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from lightning_sgmcmc import HMC, GaussianPrior, RMSProp
-from lightning_sgmcmc.samplers.base import NonFiniteGradientError
+from lightning_sgmcmc.samplers import NonFiniteGradientError
 from tests.harness import FALSE_ALARM, assert_normal
 from tests.lightning_sgmcmc.problem import N, Problem
 
