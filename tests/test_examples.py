@@ -30,7 +30,7 @@ from lightning_sgmcmc import (
     Sampler,
     steps,
 )
-from lightning_sgmcmc.flat import flatten
+from lightning_sgmcmc.common.vectors import flatten
 from tests.harness import CORRELATED, SCALES, Case, Chains, Law, Setting, baoab, check_law, langevin
 from tests.lightning_sgmcmc.problem import N, Problem
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer

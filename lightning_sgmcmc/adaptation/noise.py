@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.flat import inner
+from lightning_sgmcmc.common.vectors import inner
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch, Target
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import inner, per_chain
+from lightning_sgmcmc.common.vectors import inner, per_chain
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch, Target

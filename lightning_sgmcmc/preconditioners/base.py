@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.arguments import shown
+from lightning_sgmcmc.common.arguments import shown
 from lightning_sgmcmc.noise import NoiseStream
 
 if TYPE_CHECKING:

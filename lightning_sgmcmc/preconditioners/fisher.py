@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import flatten, inner, unflatten
+from lightning_sgmcmc.common.vectors import flatten, inner, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 from lightning_sgmcmc.preconditioners.diagonal import Diagonal

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import inner
+from lightning_sgmcmc.common.vectors import inner
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.blocks import Block, free_bytes
 from lightning_sgmcmc.preconditioners.fisher import Fisher, Labels

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import per_chain
+from lightning_sgmcmc.common.vectors import per_chain
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.fisher import DiagonalFisher, Labels
 from lightning_sgmcmc.preconditioners.keywords import Average, Unpack

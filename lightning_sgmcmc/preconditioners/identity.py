@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from lightning_sgmcmc.flat import inner
+from lightning_sgmcmc.common.vectors import inner
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import flatten, inner, per_chain, unflatten
+from lightning_sgmcmc.common.vectors import flatten, inner, per_chain, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.diagonal import Diagonal
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.arguments import shown
+from lightning_sgmcmc.common.arguments import shown
 
 
 class Prior(ABC):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import per_chain
+from lightning_sgmcmc.common.vectors import per_chain
 from lightning_sgmcmc.priors.base import Prior, positive
 
 

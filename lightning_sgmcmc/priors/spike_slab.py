@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.arguments import arguments_of, listed
-from lightning_sgmcmc.flat import per_chain
+from lightning_sgmcmc.common.arguments import arguments_of, listed
+from lightning_sgmcmc.common.vectors import per_chain
 from lightning_sgmcmc.priors.base import Prior, positive, total
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from jsonargparse import Namespace, _typehints
 
-from lightning_sgmcmc.arguments import argument_names, listed
+from lightning_sgmcmc.common.arguments import argument_names, listed
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.samplers import Sampler
 

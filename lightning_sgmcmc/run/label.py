@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_sgmcmc.arguments import arguments_of, listed
 from lightning_sgmcmc.chain.schedules import ConstantStep
+from lightning_sgmcmc.common.arguments import arguments_of, listed
 from lightning_sgmcmc.preconditioners import AveragedLBFGS, Identity, Preconditioner
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 

@@ -6,7 +6,7 @@ import re
 from importlib import import_module
 
 from lightning_sgmcmc import preconditioners, samplers
-from lightning_sgmcmc.arguments import argument_names
+from lightning_sgmcmc.common.arguments import argument_names
 
 _NOTHING = (
     "nothing to run: give --task NAME or --config FILE, or a task of your own as --model CLASS "

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import dot, flatten, unflatten
+from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
 from lightning_sgmcmc.preconditioners import AveragedLBFGS
 from lightning_sgmcmc.samplers.common import CommonAndIncrements, Unpack
 from lightning_sgmcmc.samplers.sgld import SGLD

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import inner, per_chain
+from lightning_sgmcmc.common.vectors import inner, per_chain
 from lightning_sgmcmc.samplers.base import Sampler
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 from lightning_sgmcmc.samplers.dual_averaging import DualAveraging

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.preconditioners import BlockFisher, DiagonalFisher, Fisher, FullFisher
 from lightning_sgmcmc.priors import (
     FanInGaussianPrior,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import per_chain
+from lightning_sgmcmc.common.vectors import per_chain
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 from lightning_sgmcmc.samplers.sghmc import SGHMC

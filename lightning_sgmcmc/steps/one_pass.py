@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.preconditioners import (
     AveragedLBFGS,
     DiagonalFisher,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import FlatPrior, Prior
 from lightning_sgmcmc.target.per_example import PerExample

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_sgmcmc import preconditioners, priors
-from lightning_sgmcmc.arguments import argument_names, arguments_of, shown
+from lightning_sgmcmc.common.arguments import argument_names, arguments_of, shown
 from lightning_sgmcmc.samplers import PSGLD, SGLD
 
 

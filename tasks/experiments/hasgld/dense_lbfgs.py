@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import Preconditioner
-from lightning_sgmcmc.flat import dot, flatten, unflatten
+from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, Sampler
 from lightning_sgmcmc.adaptation import largest_eigenvalue
-from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from tests.lightning_sgmcmc.problem import N, Problem
 
 PRIOR = GaussianPrior(0.5)

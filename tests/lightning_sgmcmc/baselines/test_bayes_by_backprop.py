@@ -17,7 +17,7 @@ from torch.nn import functional
 from lightning_sgmcmc import GaussianPrior, ScaleMixturePrior
 from lightning_sgmcmc.baselines import BayesByBackprop
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
-from lightning_sgmcmc.flat import flatten
+from lightning_sgmcmc.common.vectors import flatten
 from lightning_sgmcmc.samplers import ChainsInTurn
 from tests.lightning_sgmcmc.baselines.common import (
     assert_same,

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from lightning_sgmcmc import BatchStream, GaussianPrior, LaplacePrior
 from lightning_sgmcmc.baselines import Optimized
 from lightning_sgmcmc.chain import starts
-from lightning_sgmcmc.flat import flatten
+from lightning_sgmcmc.common.vectors import flatten
 from lightning_sgmcmc.samplers import ChainsInTurn
 from tests.lightning_sgmcmc.baselines.common import (
     assert_same,

@@ -19,7 +19,7 @@ from lightning_sgmcmc import (
     GaussianPrior,
     QuasiDiagonalFisher,
 )
-from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.preconditioners import Fisher, fisher_dense
 from lightning_sgmcmc.target import PerExample, Target
 from tests.harness import assert_normal

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import PSGLD, GaussianPrior, RMSProp, Target
-from lightning_sgmcmc.flat import flatten
+from lightning_sgmcmc.common.vectors import flatten
 from lightning_sgmcmc.noise import NoiseStream
 from tests.harness import assert_normal
 from tests.lightning_sgmcmc.problem import N, Problem

@@ -30,7 +30,7 @@ from lightning_sgmcmc import (
     RMSProp,
     Sampler,
 )
-from lightning_sgmcmc.flat import flatten
+from lightning_sgmcmc.common.vectors import flatten
 from tests.lightning_sgmcmc.problem import N, Problem
 
 Build = Callable[..., Sampler]

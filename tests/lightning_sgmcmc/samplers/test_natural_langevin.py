@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_sgmcmc import SGLD, DiagonalFisher, NaturalLangevin, QuasiDiagonalFisher, Sampler
-from lightning_sgmcmc.flat import flatten
+from lightning_sgmcmc.common.vectors import flatten
 from tests.lightning_sgmcmc.problem import N, Problem
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from lightning_sgmcmc import GaussianPrior, Target
-from lightning_sgmcmc.flat import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from tests.lightning_sgmcmc.problem import N, Problem
 

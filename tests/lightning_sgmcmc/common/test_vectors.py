@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lightning_sgmcmc.flat import dot, flatten, unflatten
+from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
 
 
 def test_round_trip_and_views() -> None:
