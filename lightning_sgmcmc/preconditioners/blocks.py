@@ -25,11 +25,11 @@ class Block:
 
     def pack(self, tensors: Sequence[Tensor], axes: int) -> Tensor:
         """Return [..., U, m] from tensors shaped like the parameters after ``axes`` axes."""
-        lead = tensors[0].shape[:axes]
+        front = tensors[0].shape[:axes]
         if self.kind == "single":
-            return tensors[0].reshape(*lead, -1, 1)
+            return tensors[0].reshape(*front, -1, 1)
         units = tensors[0].shape[axes] if self.kind == "unit" else 1
-        return torch.cat([t.reshape(*lead, units, -1) for t in tensors], dim=-1)
+        return torch.cat([t.reshape(*front, units, -1) for t in tensors], dim=-1)
 
     def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
         """Undo :meth:`pack`."""
