@@ -466,7 +466,7 @@ class Chains:
 
 def _target(posterior: Posterior, params: list[Tensor], net: nn.Linear) -> Target:
     """Return the target of one chain whose weights are ``net``'s, or of many."""
-    lead = params[0].dim() - 1
+    chain_dims = params[0].dim() - 1
 
     def of_net(batch: tuple[Tensor, Tensor]) -> Tensor:
         x, y = batch
@@ -476,10 +476,14 @@ def _target(posterior: Posterior, params: list[Tensor], net: nn.Linear) -> Targe
         return posterior.nll(torch.cat([params[0], params[1].squeeze(-2)], -1), batch)
 
     target = Target(
-        of_chains if lead else of_net, params, posterior.num_data, posterior.prior, lead=lead
+        of_chains if chain_dims else of_net,
+        params,
+        posterior.num_data,
+        posterior.prior,
+        chain_dims=chain_dims,
     )
     target.per_example = PerExample(
-        net, ["bias", "weight"], params, of_net, lead=lead, shared_batch=True
+        net, ["bias", "weight"], params, of_net, chain_dims=chain_dims, shared_batch=True
     )
     target.draw_labels = lambda batch, uniforms: (
         batch[0],

@@ -30,21 +30,21 @@ class Shampoo(Preconditioner):
             raise ValueError(f"need 0 <= alpha < 1, eps > 0, every >= 1: {alpha}, {eps}, {every}")
         self.alpha, self.eps, self.every, self.updates = alpha, eps, every, 0
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Begin with L = R = 0 and C = I."""
-        super().attach(params, lead)
+        super().attach(params, chain_dims)
         self.updates = 0
         #: L and R of each tensor in turn, and the roots of C that they made, [..., n, n].
         self.averages = [m for p in params for m in (p.new_zeros(s) for s in self._sides(p))]
         self.roots = [m + torch.eye(m.shape[-1]).to(m) for m in self.averages]
 
     def _sides(self, p: Tensor) -> list[list[int]]:
-        chains, out = list(p.shape[: self.lead]), self._matrix(p).shape[-2:]
+        chains, out = list(p.shape[: self.chain_dims]), self._matrix(p).shape[-2:]
         return [[*chains, n, n] for n in out]
 
     def _matrix(self, v: Tensor) -> Tensor:
-        chains = v.shape[: self.lead]
-        rows = v.shape[self.lead] if v.dim() > self.lead else 1
+        chains = v.shape[: self.chain_dims]
+        rows = v.shape[self.chain_dims] if v.dim() > self.chain_dims else 1
         return v.reshape(*chains, rows, -1)
 
     def update(self, grads: Sequence[Tensor]) -> None:
@@ -78,7 +78,9 @@ class Shampoo(Preconditioner):
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' C^-1 v, which ``SGNHT`` and the kinetic temperature ask for."""
         whitened = self._between(vectors, [torch.linalg.inv(A.double()).to(A) for A in self.roots])
-        sums = [w.double().square().reshape(*w.shape[: self.lead], -1).sum(-1) for w in whitened]
+        sums = [
+            w.double().square().reshape(*w.shape[: self.chain_dims], -1).sum(-1) for w in whitened
+        ]
         return torch.stack(sums).sum(0)
 
     def state_dict(self) -> dict[str, Any]:

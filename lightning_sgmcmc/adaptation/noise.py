@@ -98,13 +98,13 @@ def gradient_noise(
         raise ValueError(f"the noise shows in two minibatches or more, got {len(batches)}")
     if not lr > 0 or not 0 <= momentum < 1:
         raise ValueError(f"need lr > 0 and momentum in [0, 1), got {lr} and {momentum}")
-    lead, params = target.lead, target.params
-    sizes = [p.shape[lead:].numel() for p in params]
+    chain_dims, params = target.chain_dims, target.params
+    sizes = [p.shape[chain_dims:].numel() for p in params]
     if masks is not None:
-        chains = params[0].shape[0] if lead else 1
+        chains = params[0].shape[0] if chain_dims else 1
         sizes = [int(m.expand_as(p).sum()) // chains for m, p in zip(masks, params, strict=True)]
     with torch.no_grad():
-        traces = _traces(target, batches, preconditioner, masks, lead)
+        traces = _traces(target, batches, preconditioner, masks, chain_dims)
     scale = lr * target.num_data / (2 * (1 - momentum))
 
     def reading(trace: float, size: int) -> NoiseTemperature:
@@ -122,7 +122,7 @@ def _traces(
     batches: Sequence[Batch],
     preconditioner: Preconditioner,
     masks: Sequence[Tensor] | None,
-    lead: int,
+    chain_dims: int,
 ) -> list[float]:
     """Return tr(C V) by tensor: the sum over its rows of (C V)_ii, from deviations d' C d.
 
@@ -138,17 +138,20 @@ def _traces(
             torch._foreach_mul_(deviation, list(masks))
         torch._foreach_add_(total, deviation)
         square = [
-            a + b for a, b in zip(square, _norms(deviation, preconditioner, lead), strict=True)
+            a + b
+            for a, b in zip(square, _norms(deviation, preconditioner, chain_dims), strict=True)
         ]
-    of_mean = _norms(total, preconditioner, lead)
+    of_mean = _norms(total, preconditioner, chain_dims)
     count = len(batches)
     return [(s - m / count) / (count - 1) for s, m in zip(square, of_mean, strict=True)]
 
 
-def _norms(vectors: list[Tensor], preconditioner: Preconditioner, lead: int) -> list[float]:
+def _norms(vectors: list[Tensor], preconditioner: Preconditioner, chain_dims: int) -> list[float]:
     """Return v' (C v) over each tensor, the mean over chains."""
     products = preconditioner.apply_([v.clone() for v in vectors])
-    return [float(inner([v], [p], lead).mean()) for v, p in zip(vectors, products, strict=True)]
+    return [
+        float(inner([v], [p], chain_dims).mean()) for v, p in zip(vectors, products, strict=True)
+    ]
 
 
 def minibatch_noise(chain: Chain, lr: float) -> GradientNoise | None:

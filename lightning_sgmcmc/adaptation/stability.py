@@ -40,20 +40,20 @@ def largest_eigenvalue(
     Raises:
         ValueError: If it comes out not finite.
     """
-    lead = preconditioner.lead
+    chain_dims = preconditioner.chain_dims
     with torch.no_grad():
         v = [z.clone() for z in NoiseStream(target.params, seed=0).normal()]
         _mask(v, masks)
         w_old = [x.clone() for x in v]
         eigenvalue = torch.zeros(())
         for _ in range(iterations):
-            norm = inner(v, v, lead).sqrt()
+            norm = inner(v, v, chain_dims).sqrt()
             scales = [per_chain((1 / norm).to(x.dtype), x) for x in v]
             torch._foreach_mul_(v, scales)
             torch._foreach_mul_(w_old, scales)
             w = target.curvature(v, batches)
             _mask(w, masks)
-            eigenvalue = inner(v, w, lead) / inner(v, w_old, lead)
+            eigenvalue = inner(v, w, chain_dims) / inner(v, w_old, chain_dims)
             w_old = [x.clone() for x in w]
             v = preconditioner.apply_(w)
             _mask(v, masks)

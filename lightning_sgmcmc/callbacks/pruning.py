@@ -85,7 +85,7 @@ class GradualPruning(L.Callback):
             return
         sampler = chain.sampler
         rate = self.rate_at(step)
-        if not sampler.lead:
+        if not sampler.chain_dims:
             sampler.set_masks(self.masks(sampler.params, rate))
             return
         rows = [self.masks([p[k] for p in sampler.params], rate) for k in range(chain.num_chains)]

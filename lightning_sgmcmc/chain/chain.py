@@ -195,7 +195,7 @@ class Chain:
             sampler.num_data,
             sampler.prior,
             reduce,
-            sampler.lead,
+            sampler.chain_dims,
         )
         if "per_example" in sampler.needs:
             target.per_example = PerExample(
@@ -203,7 +203,7 @@ class Chain:
                 self.sampled,
                 sampler.params,
                 self.task.nll,
-                lead=sampler.lead,
+                chain_dims=sampler.chain_dims,
                 shared_batch=not self.own_batches,
                 reduce=reduce,
                 world_size=processes.size,

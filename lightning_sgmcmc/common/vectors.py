@@ -1,7 +1,7 @@
 """Parameter lists as one vector, and the reductions that samplers use.
 
-Where many chains run as one computation, every tensor carries them along its first axis. ``lead``
-is the number of such axes: 0 for one chain, 1 for many. Reductions keep them.
+Where many chains run as one computation, every tensor carries them along its first axis.
+``chain_dims`` is the number of such axes: 0 for one chain, 1 for many. Reductions keep them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 
-def flatten(tensors: Sequence[Tensor], lead: int = 0, out: Tensor | None = None) -> Tensor:
+def flatten(tensors: Sequence[Tensor], chain_dims: int = 0, out: Tensor | None = None) -> Tensor:
     """Join a list of tensors into one vector [d], or [K, d] for K chains, new unless given."""
-    parts = [t.reshape(*t.shape[:lead], -1) for t in tensors]
+    parts = [t.reshape(*t.shape[:chain_dims], -1) for t in tensors]
     return torch.cat(parts, dim=-1) if out is None else torch.cat(parts, dim=-1, out=out)
 
 
-def unflatten(vector: Tensor, like: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+def unflatten(vector: Tensor, like: Sequence[Tensor], chain_dims: int = 0) -> list[Tensor]:
     """Split a vector [d] or [K, d] into views shaped like the tensors of ``like``."""
-    parts = torch.split(vector, [t.shape[lead:].numel() for t in like], dim=-1)
+    parts = torch.split(vector, [t.shape[chain_dims:].numel() for t in like], dim=-1)
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 
 
@@ -33,10 +33,10 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     return product.unsqueeze(-1)
 
 
-def inner(xs: Sequence[Tensor], ys: Sequence[Tensor], lead: int = 0) -> Tensor:
+def inner(xs: Sequence[Tensor], ys: Sequence[Tensor], chain_dims: int = 0) -> Tensor:
     """Return the inner product of two lists of tensors in float64, [] or [K] for K chains."""
     products = [
-        (x * y).reshape(*x.shape[:lead], -1).sum(-1, dtype=torch.float64)
+        (x * y).reshape(*x.shape[:chain_dims], -1).sum(-1, dtype=torch.float64)
         for x, y in zip(xs, ys, strict=True)
     ]
     return torch.stack(products).sum(0)

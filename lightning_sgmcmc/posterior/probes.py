@@ -66,16 +66,16 @@ class Probes:
             predictions: [P] or [K, P], or None.
         """
         sampler, target = chain.sampler, chain.target
-        self._traces["weights"].append(self._pick(sampler.params, sampler.lead))
+        self._traces["weights"].append(self._pick(sampler.params, sampler.chain_dims))
         if chain.stream is not None and target is not None:
             batch = chain.minibatch()
             forces = gradient_of_potential(target, [batch])
-            self._traces["forces"].append(self._pick(forces, sampler.lead))
+            self._traces["forces"].append(self._pick(forces, sampler.chain_dims))
         if predictions is not None:
             self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
 
-    def _pick(self, tensors: list[Tensor], lead: int) -> Tensor:
-        rows = tensors[0].shape[0] if lead else 1
+    def _pick(self, tensors: list[Tensor], chain_dims: int) -> Tensor:
+        rows = tensors[0].shape[0] if chain_dims else 1
         parts = [
             t.detach().reshape(rows, -1)[:, places.to(t.device)]
             for t, places in zip(tensors, self._places, strict=True)

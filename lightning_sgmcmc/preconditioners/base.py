@@ -35,7 +35,7 @@ class Preconditioner(ABC):
     #: Why many chains cannot share one computation, None where they can.
     unstackable: str | None = None
     #: Number of leading axes of every tensor that count chains.
-    lead: int = 0
+    chain_dims: int = 0
     #: N, which the sampler sets: some constants are stated on the scale of the sum over data.
     num_data: int = 1
 
@@ -43,15 +43,15 @@ class Preconditioner(ABC):
         self.frozen = not self.adaptive
         self.target: Target | None = None
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Allocate the state for these parameters, forgetting any other.
 
         Args:
             params: The parameters.
-            lead: Number of their leading axes that count chains.
+            chain_dims: Number of their leading axes that count chains.
         """
         self.frozen = not self.adaptive
-        self.lead = lead
+        self.chain_dims = chain_dims
         self.target = None
 
     def bind(self, target: Target) -> None:

@@ -73,9 +73,9 @@ class Fisher(Preconditioner):
         #: n, the examples of the latest minibatch over all ranks.
         self.batch_size = 0
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Allocate J for these parameters."""
-        super().attach(params, lead)
+        super().attach(params, chain_dims)
         self.updates = self.batch_size = 0
 
     def update(self, grads: Sequence[Tensor]) -> None:
@@ -164,12 +164,14 @@ class DiagonalFisher(Fisher, Diagonal):
     _root: list[Tensor]
     _current: bool  # whether C is that of J
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Allocate the diagonal of J for these parameters."""
-        super().attach(params, lead)
-        zeros = flatten([torch.zeros_like(p) for p in params], lead)
+        super().attach(params, chain_dims)
+        zeros = flatten([torch.zeros_like(p) for p in params], chain_dims)
         self._flat = (zeros, torch.ones_like(zeros), torch.ones_like(zeros))
-        self.squares, self._inverse, self._root = (unflatten(v, params, lead) for v in self._flat)
+        self.squares, self._inverse, self._root = (
+            unflatten(v, params, chain_dims) for v in self._flat
+        )
         self._current = True
 
     def _learn(self, per_example: PerExample, grads: Sequence[Tensor], rate: float) -> None:
@@ -213,7 +215,7 @@ class DiagonalFisher(Fisher, Diagonal):
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (J_ii + eps)."""
-        return inner(vectors, torch._foreach_mul(list(vectors), self.inverse()), self.lead)
+        return inner(vectors, torch._foreach_mul(list(vectors), self.inverse()), self.chain_dims)
 
     def inverse_noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw C^(-1/2) z."""

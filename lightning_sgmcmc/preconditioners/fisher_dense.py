@@ -67,9 +67,9 @@ class DenseFisher(Fisher):
         self._since_fresh, self._kept, self._keep = 0, 1.0, 1.0
         self._params: list[Tensor] = []
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Take in the parameters, forgetting any J."""
-        super().attach(params, lead)
+        super().attach(params, chain_dims)
         self._params = list(params)
         self._allocate([])
 
@@ -79,12 +79,12 @@ class DenseFisher(Fisher):
         Raises:
             ValueError: If J and a root of C do not fit into memory.
         """
-        chains = self._params[0].shape[0] if self.lead else 1
+        chains = self._params[0].shape[0] if self.chain_dims else 1
         like = self._params[0]
         shapes = []
         for block in blocks:
-            first = self._params[block.indices[0]].shape[self.lead :]
-            sizes = [self._params[i].shape[self.lead :].numel() for i in block.indices]
+            first = self._params[block.indices[0]].shape[self.chain_dims :]
+            sizes = [self._params[i].shape[self.chain_dims :].numel() for i in block.indices]
             units = {"whole": 1, "unit": first[0] if first else 1, "single": sizes[0]}[block.kind]
             shapes.append((chains, units, sum(sizes) // units, sum(sizes) // units))
         needed = 3 * like.element_size() * sum(torch.Size(s).numel() for s in shapes)
@@ -142,8 +142,8 @@ class DenseFisher(Fisher):
         return X.transpose(1, 2).flatten(0, 1)
 
     def _pack(self, block: Block, vectors: Sequence[Tensor]) -> Tensor:
-        packed = block.pack([vectors[i] for i in block.indices], self.lead)
-        return packed if self.lead else packed.unsqueeze(0)
+        packed = block.pack([vectors[i] for i in block.indices], self.chain_dims)
+        return packed if self.chain_dims else packed.unsqueeze(0)
 
     def damping(self) -> float | Tensor:
         """Return what is added to J's diagonal, one number or [K, 1, 1, 1] of them."""
@@ -243,8 +243,8 @@ class DenseFisher(Fisher):
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' (J + eps I) v."""
         if not self._roots:
-            return inner(vectors, vectors, self.lead)
-        return inner(vectors, self._metric_times(vectors), self.lead)
+            return inner(vectors, vectors, self.chain_dims)
+        return inner(vectors, self._metric_times(vectors), self.chain_dims)
 
     def state_dict(self) -> dict[str, Any]:
         """Return J, and its root where that was not made afresh."""
@@ -278,9 +278,9 @@ class FullFisher(DenseFisher):
         ValueError: When attached, if J does not fit into memory.
     """
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Allocate J for these parameters."""
-        super().attach(params, lead)
+        super().attach(params, chain_dims)
         self._allocate([Block(tuple(range(len(self._params))), "whole")])
 
 

@@ -49,9 +49,9 @@ class QuasiDiagonalFisher(DiagonalFisher):
     ) -> None:
         super().__init__(labels, eps, centred=False, **average)
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Allocate J for these parameters; the target says later which are biases."""
-        super().attach(params, lead)
+        super().attach(params, chain_dims)
         self._params = list(params)
         self._allocate([])
 
@@ -113,14 +113,14 @@ class QuasiDiagonalFisher(DiagonalFisher):
         """Subtract sum_i m_i v_i from v_0: A without its diagonal, in place."""
         for ((w, b), _, means), scratch in zip(self._each_unit(), self._scratch, strict=True):
             torch.mul(means, vectors[w], out=scratch)
-            vectors[b].sub_(scratch.sum(list(range(self.lead + 1, means.dim()))))
+            vectors[b].sub_(scratch.sum(list(range(self.chain_dims + 1, means.dim()))))
         return vectors
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return |A^-1 v|^2, the sum of s_i v_i^2 and (J_00 + eps) (v_0 + sum_i m_i v_i)^2."""
         changed = list(vectors)
         for (w, b), _, means in self._each_unit():
-            axes = list(range(self.lead + 1, means.dim()))
+            axes = list(range(self.chain_dims + 1, means.dim()))
             changed[b] = changed[b] + (means * vectors[w]).sum(axes)
         return super().inverse_norm(changed)
 

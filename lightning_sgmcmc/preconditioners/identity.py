@@ -24,4 +24,4 @@ class Identity(Preconditioner):
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' v."""
-        return inner(vectors, vectors, self.lead)
+        return inner(vectors, vectors, self.chain_dims)

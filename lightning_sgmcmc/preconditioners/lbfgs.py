@@ -87,9 +87,9 @@ class AveragedLBFGS(Preconditioner):
         self._work: list[Tensor] = []
         self._spare: tuple[Tensor, Tensor] | None = None
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Forget everything; C = I until the first gradient."""
-        super().attach(params, lead)
+        super().attach(params, chain_dims)
         self._recent, self._count = [], 0
         self._like = list(params)
         self._work, self._spare = [], None
@@ -98,7 +98,7 @@ class AveragedLBFGS(Preconditioner):
     def update(self, grads: Sequence[Tensor]) -> None:
         """Before the first pair, scale C by the gradient."""
         if self._count == 0:
-            sizes = [g.abs().reshape(*g.shape[: self.lead], -1).sum(-1) for g in grads]
+            sizes = [g.abs().reshape(*g.shape[: self.chain_dims], -1).sum(-1) for g in grads]
             norm = torch.stack(sizes).sum(0).unsqueeze(-1)
             self._start(torch.where(norm > 0, norm, self._gamma))
 
@@ -127,7 +127,7 @@ class AveragedLBFGS(Preconditioner):
         A move of length zero carries no curvature: its pair is passed over, in all chains.
         """
         outs = self._spare or (None, None)
-        s, y = (flatten(v, self.lead, o) for v, o in zip((moved, change), outs, strict=True))
+        s, y = (flatten(v, self.chain_dims, o) for v, o in zip((moved, change), outs, strict=True))
         self.take_pair(s, y, (dot(s, s), dot(s, y), dot(y, y)), noise)
 
     def memory_for_pair(self) -> tuple[Tensor, Tensor]:
@@ -165,27 +165,27 @@ class AveragedLBFGS(Preconditioner):
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
         vector, result, _ = self.buffers()
-        flatten(vectors, self.lead, vector)
+        flatten(vectors, self.chain_dims, vector)
         for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
             product = operator.apply(vector, None if i else result)
             if weight != 1:
                 product.mul_(weight)
             if i:
                 result.add_(product)
-        torch._foreach_copy_(vectors, unflatten(result, vectors, self.lead))
+        torch._foreach_copy_(vectors, unflatten(result, vectors, self.chain_dims))
         return vectors
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw sum_j sqrt(w_j) S_j z_j."""
         vector, _, result = self.buffers()
         for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
-            z = flatten(stream.increments(), self.lead, vector)
+            z = flatten(stream.increments(), self.chain_dims, vector)
             eta = operator.root(z, None if i else result)
             if weight != 1:
                 eta.mul_(weight**0.5)
             if i:
                 result.add_(eta)
-        return unflatten(result, self._like, self.lead)
+        return unflatten(result, self._like, self.chain_dims)
 
     def weighted_operators(self) -> list[tuple[float, LBFGSOperator]]:
         """Return the operators that C is the average of, with their weights."""
@@ -194,7 +194,7 @@ class AveragedLBFGS(Preconditioner):
     def buffers(self) -> list[Tensor]:
         """Return three vectors: an argument, a product, and noise that outlives both."""
         if not self._work or self._work[0].device != self._like[0].device:
-            first = flatten([torch.zeros_like(p) for p in self._like], self.lead)
+            first = flatten([torch.zeros_like(p) for p in self._like], self.chain_dims)
             self._work = [first, torch.zeros_like(first), torch.zeros_like(first)]
         return self._work
 

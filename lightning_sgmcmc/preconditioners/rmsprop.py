@@ -73,9 +73,9 @@ class RMSProp(Diagonal):
         #: Whether V has seen a gradient.
         self.started = False
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Allocate V for these parameters."""
-        super().attach(params, lead)
+        super().attach(params, chain_dims)
         self.started = False
         zeros = flatten([torch.zeros_like(p) for p in params])
         self._flat = (zeros, zeros.clone())
@@ -95,10 +95,10 @@ class RMSProp(Diagonal):
     def _refresh(self) -> None:
         square_avg, root = self._flat
         torch.sqrt(square_avg, out=root)
-        if self.floor and self.lead:
-            sizes = sum(r.shape[self.lead :].numel() for r in self._root)
+        if self.floor and self.chain_dims:
+            sizes = sum(r.shape[self.chain_dims :].numel() for r in self._root)
             ones = [torch.ones_like(r) for r in self._root]
-            means = inner(self._root, ones, self.lead).to(root.dtype) / sizes
+            means = inner(self._root, ones, self.chain_dims).to(root.dtype) / sizes
             shifts = [per_chain(self.floor * means, r) for r in self._root]
             torch._foreach_add_(self._root, shifts)
         elif self.floor:
@@ -127,7 +127,7 @@ class RMSProp(Diagonal):
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of v^2 (eps + floor + sqrt V)."""
         whitened = torch._foreach_div(list(vectors), self._root)
-        return inner(whitened, whitened, self.lead)
+        return inner(whitened, whitened, self.chain_dims)
 
     def gamma(
         self, target: Target, grads: Sequence[Tensor], stream: NoiseStream

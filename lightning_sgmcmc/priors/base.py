@@ -16,7 +16,7 @@ class Prior(ABC):
     """A density p(theta) over a list of parameter tensors.
 
     The parameters of K chains that run as one computation carry the chains along their first axis;
-    ``lead`` is then 1.
+    ``chain_dims`` is then 1.
 
     A prior whose hyper-parameters follow the chain is ``adaptive``: the sampler calls
     :meth:`update` after each step until :meth:`freeze`, where burn-in ends. Draws from an adapting
@@ -30,19 +30,19 @@ class Prior(ABC):
     #: Whether the hyper-parameters are constants by now.
     frozen: bool = False
     #: Number of leading axes of every tensor that count chains.
-    lead: int = 0
+    chain_dims: int = 0
 
     def attach(
-        self, params: Sequence[Tensor], lead: int = 0, names: Sequence[str] | None = None
+        self, params: Sequence[Tensor], chain_dims: int = 0, names: Sequence[str] | None = None
     ) -> None:
         """Take in what the parameters are, forgetting any other; :meth:`check` judges them.
 
         Args:
             params: The parameters.
-            lead: Number of their leading axes that count chains.
+            chain_dims: Number of their leading axes that count chains.
             names: Their names, None where they are not known.
         """
-        self.lead, self.frozen = lead, False
+        self.chain_dims, self.frozen = chain_dims, False
 
     def check(self) -> None:  # noqa: B027
         """Raise ValueError if the prior does not fit the parameters; called before each step."""
@@ -98,7 +98,7 @@ class FlatPrior(Prior):
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return 0."""
         first = params[0]
-        return torch.zeros(first.shape[: self.lead], device=first.device, dtype=first.dtype)
+        return torch.zeros(first.shape[: self.chain_dims], device=first.device, dtype=first.dtype)
 
     def add_gradient_(
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float
@@ -110,9 +110,9 @@ class FlatPrior(Prior):
         return 0.0, 0.0
 
 
-def total(tensors: Iterable[Tensor], lead: int) -> Tensor:
+def total(tensors: Iterable[Tensor], chain_dims: int) -> Tensor:
     """Return the sum of all entries of a list of tensors, [] or [K] for K chains."""
-    return torch.stack([t.reshape(*t.shape[:lead], -1).sum(-1) for t in tensors]).sum(0)
+    return torch.stack([t.reshape(*t.shape[:chain_dims], -1).sum(-1) for t in tensors]).sum(0)
 
 
 def positive(value: float, what: str) -> float:

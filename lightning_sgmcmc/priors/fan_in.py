@@ -33,7 +33,7 @@ class FanInGaussianPrior(TensorwiseGaussianPrior):
 
     def variances(self, params: Sequence[Tensor]) -> list[float]:
         """Return the variance of each tensor."""
-        shapes = [p.shape[self.lead :] for p in params]
+        shapes = [p.shape[self.chain_dims :] for p in params]
         return [
             self.variance / shape[1:].numel() if len(shape) > 1 else self.bias_variance
             for shape in shapes

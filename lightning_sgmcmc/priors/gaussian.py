@@ -31,8 +31,8 @@ class GaussianPrior(Prior):
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return log p(theta), differentiable, [] or [K]."""
-        squares = total(((p - self.mean) ** 2 for p in params), self.lead)
-        numel = sum(p.shape[self.lead :].numel() for p in params)
+        squares = total(((p - self.mean) ** 2 for p in params), self.chain_dims)
+        numel = sum(p.shape[self.chain_dims :].numel() for p in params)
         return -0.5 * (squares / self.variance + numel * math.log(2 * math.pi * self.variance))
 
     def add_gradient_(

@@ -30,8 +30,8 @@ class LaplacePrior(Prior):
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return log p(theta), differentiable, [] or [K]."""
-        numel = sum(p.shape[self.lead :].numel() for p in params)
-        sizes = total((p.abs() for p in params), self.lead)
+        numel = sum(p.shape[self.chain_dims :].numel() for p in params)
+        sizes = total((p.abs() for p in params), self.chain_dims)
         return -sizes / self.scale - numel * math.log(2 * self.scale)
 
     def add_gradient_(

@@ -39,10 +39,10 @@ class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
         self._complaint: str | None = "it was never attached to parameters"
 
     def attach(
-        self, params: Sequence[Tensor], lead: int = 0, names: Sequence[str] | None = None
+        self, params: Sequence[Tensor], chain_dims: int = 0, names: Sequence[str] | None = None
     ) -> None:
         """Find the variance of each parameter by its name."""
-        super().attach(params, lead, names)
+        super().attach(params, chain_dims, names)
         self._variances, self._complaint = [], None
         if names is None:
             self._complaint = (

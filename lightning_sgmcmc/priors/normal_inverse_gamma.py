@@ -40,7 +40,7 @@ class NormalInverseGammaPrior(Prior):
         """Return n and b + S/2 of each tensor, the latter [] or [K]."""
         parts = []
         for p in params:
-            rows = (p - self.mean).reshape(*p.shape[: self.lead], -1)
+            rows = (p - self.mean).reshape(*p.shape[: self.chain_dims], -1)
             parts.append((rows.shape[-1], self.b + 0.5 * rows.square().sum(-1)))
         return parts
 

@@ -52,7 +52,7 @@ class ScaleMixturePrior(Prior):
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return log p(theta), differentiable, [] or [K]."""
-        return total((self._log_density(p) for p in params), self.lead)
+        return total((self._log_density(p) for p in params), self.chain_dims)
 
     def _log_density(self, p: Tensor) -> Tensor:
         """Return log(e^first + e^second); logaddexp has no second derivative where they differ."""

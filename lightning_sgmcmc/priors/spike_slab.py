@@ -101,16 +101,16 @@ class SpikeAndSlabPrior(Prior):
         self.noise_variance = torch.zeros(())
 
     def attach(
-        self, params: Sequence[Tensor], lead: int = 0, names: Sequence[str] | None = None
+        self, params: Sequence[Tensor], chain_dims: int = 0, names: Sequence[str] | None = None
     ) -> None:
         """Start all hyper-parameters anew."""
-        super().attach(params, lead, names)
+        super().attach(params, chain_dims, names)
         first, self.updates = params[0], 0
         self.rho = [torch.full_like(p, self.first_delta) for p in params]
         self._kappa0 = [(1 - rho) / self.v0 for rho in self.rho]
         self._kappa1 = [rho / self.v1 for rho in self.rho]
-        self.delta = first.detach().new_full(first.shape[:lead], self.first_delta)
-        self.noise_variance = first.detach().new_full(first.shape[:lead], self.first_variance)
+        self.delta = first.detach().new_full(first.shape[:chain_dims], self.first_delta)
+        self.noise_variance = first.detach().new_full(first.shape[:chain_dims], self.first_variance)
 
     def bind_residuals(self, sse: Callable[[], Tensor], num_data: int) -> None:
         """Let sigma^2 learn from the data as their noise variance.
@@ -137,7 +137,7 @@ class SpikeAndSlabPrior(Prior):
             tiny = c.clamp_min(torch.finfo(c.dtype).tiny)
             log_z = torch.special.erfcx(e / (2 * tiny).sqrt()).log() - 0.5 * tiny.log()
             parts.append(-e * p.abs() - 0.5 * c * p**2 - log_z - 0.5 * math.log(2 * math.pi))
-        return total(parts, self.lead)
+        return total(parts, self.chain_dims)
 
     def add_gradient_(
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float
@@ -156,17 +156,19 @@ class SpikeAndSlabPrior(Prior):
         c1, c2, power = self.omega
         omega = min(1.0, c1 * (self.updates + c2) ** -power)
         self.updates += 1
-        count = sum(p.shape[self.lead :].numel() for p in params)
+        count = sum(p.shape[self.chain_dims :].numel() for p in params)
         odds = self.delta.log() - torch.log1p(-self.delta)
         for p, rho, k0, k1 in zip(params, self.rho, self._kappa0, self._kappa1, strict=True):
             rho.lerp_(torch.sigmoid(per_chain(odds, p) + self._log_ratio(p)), omega)
             k0.lerp_((1 - rho) / self.v0, omega)
             k1.lerp_(rho / self.v1, omega)
         b = count if self.b is None else self.b
-        inclusion = (total(self.rho, self.lead) + self.a - 1) / (self.a + b + count - 2)
+        inclusion = (total(self.rho, self.chain_dims) + self.a - 1) / (self.a + b + count - 2)
         self.delta = torch.lerp(self.delta, inclusion, omega)
-        R_b = total((k * p.abs() for k, p in zip(self._kappa0, params, strict=True)), self.lead)
-        R_c = total((k * p**2 for k, p in zip(self._kappa1, params, strict=True)), self.lead)
+        R_b = total(
+            (k * p.abs() for k, p in zip(self._kappa0, params, strict=True)), self.chain_dims
+        )
+        R_c = total((k * p**2 for k, p in zip(self._kappa1, params, strict=True)), self.chain_dims)
         R_c = R_c + self.nu * self.scale
         if self._residuals is not None:
             R_c = R_c + self._residuals().to(R_c)

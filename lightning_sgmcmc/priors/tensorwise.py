@@ -26,8 +26,10 @@ class TensorwiseGaussianPrior(Prior):
         """Return log p(theta), differentiable, [] or [K]."""
         variances = self.variances(params)
         pairs = list(zip(params, variances, strict=True))
-        constant = sum(p.shape[self.lead :].numel() * math.log(2 * math.pi * v) for p, v in pairs)
-        return -0.5 * (total((p**2 / v for p, v in pairs), self.lead) + constant)
+        constant = sum(
+            p.shape[self.chain_dims :].numel() * math.log(2 * math.pi * v) for p, v in pairs
+        )
+        return -0.5 * (total((p**2 / v for p, v in pairs), self.chain_dims) + constant)
 
     def add_gradient_(
         self, grads: Sequence[Tensor], params: Sequence[Tensor], scale: float

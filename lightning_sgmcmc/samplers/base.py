@@ -80,7 +80,7 @@ class Sampler(torch.optim.Optimizer):
         if seed < 0:
             raise ValueError(f"seed must not be negative, got {seed}")
         self.auto_lr = lr == "auto"
-        self.lead = int(isinstance(params, Stacked))
+        self.chain_dims = int(isinstance(params, Stacked))
         super().__init__(params, {"lr": math.nan if lr == "auto" else float(lr)})
         if len(self.param_groups) != 1:
             raise ValueError(
@@ -110,14 +110,14 @@ class Sampler(torch.optim.Optimizer):
         self._attach()
 
     def _attach(self) -> None:
-        if self.lead:
+        if self.chain_dims:
             lengths = {tuple(p.shape[:1]) for p in self.params}
             if len(lengths) != 1 or () in lengths:
                 raise ValueError("stacked chains lie along the first axis of every parameter")
             if self.unstackable:
                 raise ValueError(f"{self.name} cannot run stacked chains: {self.unstackable}")
-        self.preconditioner.attach(self.params, self.lead)
-        self.prior.attach(self.params, self.lead, self.names)
+        self.preconditioner.attach(self.params, self.chain_dims)
+        self.prior.attach(self.params, self.chain_dims, self.names)
 
     def stack(self, one_generator: bool = False) -> None:
         """Take the first axis of every parameter for K chains, numbered from ``chain`` on.
@@ -134,7 +134,7 @@ class Sampler(torch.optim.Optimizer):
             ValueError: If the parameters have no common first axis, or the preconditioner cannot
                 be stacked (it says why; :class:`ChainsInTurn` runs such chains).
         """
-        self.lead, self._one_generator, self._stream = 1, one_generator, None
+        self.chain_dims, self._one_generator, self._stream = 1, one_generator, None
         self._attach()
 
     @property
@@ -162,12 +162,12 @@ class Sampler(torch.optim.Optimizer):
     @property
     def num_chains(self) -> int | None:
         """K, the number of stacked chains; None for a single one."""
-        return self.params[0].shape[0] if self.lead else None
+        return self.params[0].shape[0] if self.chain_dims else None
 
     @property
     def num_parameters(self) -> int:
         """Number of weights of one chain."""
-        return sum(p.shape[self.lead :].numel() for p in self.params)
+        return sum(p.shape[self.chain_dims :].numel() for p in self.params)
 
     @property
     def num_data(self) -> int | None:

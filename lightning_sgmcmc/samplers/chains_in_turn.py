@@ -178,9 +178,9 @@ class _InTurn(Preconditioner):
         self.needs_second_gradient = parts[0].needs_second_gradient
         super().__init__()
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Leave the parts as they are: each is attached to its own chain."""
-        self.lead = lead
+        self.chain_dims = chain_dims
 
     @property
     def frozen(self) -> bool:

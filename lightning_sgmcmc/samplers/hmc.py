@@ -198,7 +198,7 @@ class HMC(Sampler):
         dice = self.stream.uniform()
         start = self._potential(self._loss)
 
-        alive = torch.ones(first.shape[: self.lead], dtype=torch.bool, device=first.device)
+        alive = torch.ones(first.shape[: self.chain_dims], dtype=torch.bool, device=first.device)
         kicks = self._kick(w, [g.clone() for g in self._grads], step / 2)
         loss, grads = self._loss, self._grads
         for i in range(1, self.leapfrog_steps + 1):
@@ -214,7 +214,7 @@ class HMC(Sampler):
             torch._foreach_add_(kicks, self._kick(w, force, step / 2 if last else step))
 
         torch._foreach_add_(start_w, w)
-        error = self._potential(loss) - start - inner(kicks, start_w, self.lead) / 2
+        error = self._potential(loss) - start - inner(kicks, start_w, self.chain_dims) / 2
         alive = alive & torch.isfinite(error)
         error = torch.where(alive, error / self.temperature, math.inf)
         probability = torch.exp(-error.clamp_min(0))
@@ -243,7 +243,7 @@ class HMC(Sampler):
         except NonFiniteGradientError:
             grads = [p.grad for p in self.params if p.grad is not None]
         for g in grads:
-            alive = alive & torch.isfinite(g).reshape(*g.shape[: self.lead], -1).all(-1)
+            alive = alive & torch.isfinite(g).reshape(*g.shape[: self.chain_dims], -1).all(-1)
             torch.nan_to_num_(g, nan=0.0, posinf=0.0, neginf=0.0)
         return grads, alive
 
@@ -255,7 +255,7 @@ class HMC(Sampler):
 
     def _loss_of(self, returned: Any) -> Tensor:
         loss = torch.as_tensor(returned if returned is not None else math.nan).detach()
-        shape = self.params[0].shape[: self.lead]
+        shape = self.params[0].shape[: self.chain_dims]
         if returned is None or loss.shape != shape:
             found = "nothing" if returned is None else f"a loss of shape {list(loss.shape)}"
             raise RuntimeError(

@@ -207,6 +207,6 @@ class SGFS(Sampler):
         z = self.stream.increments()
         if isinstance(self.b, Tensor):
             root = torch.linalg.cholesky(self.b.to(z[0]))
-            return unflatten(flatten(z, self.lead) @ root.mT, self.params, self.lead)
+            return unflatten(flatten(z, self.chain_dims) @ root.mT, self.params, self.chain_dims)
         torch._foreach_mul_(z, list(torch._foreach_sqrt(self._b_diagonal())))
         return z

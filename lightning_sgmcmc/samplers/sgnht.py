@@ -78,7 +78,7 @@ class SGNHT(SGHMC):
         if self._friction is None:
             first = self.params[0]
             self._friction = torch.full(
-                first.shape[: self.lead],
+                first.shape[: self.chain_dims],
                 -math.log(self.momentum),
                 dtype=torch.float64,
                 device=first.device,
@@ -98,7 +98,7 @@ class SGNHT(SGHMC):
                 free weights.
         """
         first = self.params[0]
-        shape, stream = first.shape[: self.lead], NoiseStream(self.params, seed=0)
+        shape, stream = first.shape[: self.chain_dims], NoiseStream(self.params, seed=0)
         v = [z.clone() for z in stream.normal()]
         norm = self.preconditioner.inverse_norm(v)
         if norm is None:
@@ -116,7 +116,7 @@ class SGNHT(SGHMC):
                 f"SGNHT cannot mask weights that {self.preconditioner!r} ties to free ones: choose "
                 "a diagonal preconditioner, or SGHMC"
             )
-        ones = [m.reshape(*m.shape[: self.lead], -1).sum(-1).double() for m in self.masks]
+        ones = [m.reshape(*m.shape[: self.chain_dims], -1).sum(-1).double() for m in self.masks]
         return torch.stack(ones).sum(0).clamp_min(1)
 
     def freeze(self) -> None:

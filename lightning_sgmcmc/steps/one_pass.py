@@ -61,17 +61,22 @@ def _quasi_diagonal(sampler: Any, grads: list[Tensor]) -> None:
 @faster_move(NAME, "SGLD", AveragedLBFGS, ("apply_", "noise"), whole)
 def _lbfgs(sampler: Any, grads: list[Tensor]) -> None:
     """Theta += sum_j (sqrt(w_j) size S_j z_j - w_j lr G_j gradient)."""
-    metric, lr, size, lead = sampler.preconditioner, sampler.lr, sampler.noise_size(), sampler.lead
+    metric, lr, size, chain_dims = (
+        sampler.preconditioner,
+        sampler.lr,
+        sampler.noise_size(),
+        sampler.chain_dims,
+    )
     sampler.prior.add_gradient_(grads, sampler.params, 1 / sampler.num_data)
     vector, z, result = metric.buffers()
-    flatten(grads, lead, vector)
+    flatten(grads, chain_dims, vector)
     for i, (weight, operator) in enumerate(metric.weighted_operators()):
-        flatten(sampler.stream.increments(), lead, z)
+        flatten(sampler.stream.increments(), chain_dims, z)
         out = None if i else result
         step = operator.step(vector, z, weight * lr, weight**0.5 * size, out)
         if i:
             result.add_(step)
-    torch._foreach_add_(sampler.params, unflatten(result, sampler.params, lead))
+    torch._foreach_add_(sampler.params, unflatten(result, sampler.params, chain_dims))
 
 
 def _matched(sampler: Any, grads: list[Tensor]) -> bool:

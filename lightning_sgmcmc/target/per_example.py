@@ -41,7 +41,7 @@ class PerExample:
         params: Their values, in the same order; [K, ...] for stacked chains.
         nll: Maps a batch to the negative log-likelihood of each example, [B], of one chain under
             the weights that ``module`` holds.
-        lead: Number of leading axes of ``params`` that count chains.
+        chain_dims: Number of leading axes of ``params`` that count chains.
         shared_batch: Whether stacked chains see one batch, [B, ...], not [K, B, ...].
         reduce: Averages a list of tensors over the ranks that share the chain, in place.
         world_size: Number of these ranks.
@@ -54,13 +54,13 @@ class PerExample:
         params: Sequence[Tensor],
         nll: Callable[[Any], Tensor],
         *,
-        lead: int = 0,
+        chain_dims: int = 0,
         shared_batch: bool = False,
         reduce: Callable[[list[Tensor]], None] | None = None,
         world_size: int = 1,
     ) -> None:
         self.module, self.names, self.params = module, list(names), list(params)
-        self.lead, self.shared_batch = lead, shared_batch
+        self.chain_dims, self.shared_batch = chain_dims, shared_batch
         self._reduce, self._world_size = reduce, world_size
         self._single = SingleExamples(module, nll)
         self._records = Records()
@@ -148,7 +148,7 @@ class PerExample:
 
     @property
     def _axis(self) -> int:
-        return int(bool(self.lead) and not self.shared_batch)
+        return int(bool(self.chain_dims) and not self.shared_batch)
 
     # Sums.
 
@@ -200,7 +200,7 @@ class PerExample:
             for chunk in self.gradients(range(len(self.params)))
         ]
         result = torch.cat(rows, dim=1)
-        return result if self.lead else result[0]
+        return result if self.chain_dims else result[0]
 
     def reduce_(self, tensors: list[Tensor]) -> None:
         """Average over the ranks, in place."""
@@ -214,7 +214,7 @@ class PerExample:
         rate: float,
         add_: Callable[[list[Tensor], float, float], None],
     ) -> None:
-        chained = [a if self.lead else a.unsqueeze(0) for a in averages]
+        chained = [a if self.chain_dims else a.unsqueeze(0) for a in averages]
         if self._reduce is None:
             add_(chained, keep, rate)
             return
@@ -288,7 +288,7 @@ class PerExample:
         if len(passes) != 1:
             return None
         a, g = passes[0]
-        if not self.lead:
+        if not self.chain_dims:
             a, g = a.unsqueeze(0), g.unsqueeze(0)
         if g.shape[1] != self.examples.count or a.shape[1] != self.examples.count:
             return None
@@ -316,7 +316,7 @@ class PerExample:
     def _weights(self, indices: Sequence[int]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return some weights and the others by name, [K, ...]."""
         others = {
-            name: p if self.lead else p.unsqueeze(0)
+            name: p if self.chain_dims else p.unsqueeze(0)
             for name, p in zip(self.names, self.params, strict=True)
         }
         return {self.names[i]: others.pop(self.names[i]) for i in indices}, others

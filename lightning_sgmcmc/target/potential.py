@@ -21,7 +21,7 @@ Batch = Any
 class Target:
     """U(theta) = N * mean NLL(theta) - log p(theta); the posterior is exp(-U / T).
 
-    With K stacked chains (``lead=1``) everything is that of each chain on its own batch.
+    With K stacked chains (``chain_dims=1``) everything is that of each chain on its own batch.
 
     Args:
         nll: Maps a batch to the negative log-likelihood of each of its examples, [B] or [K, B],
@@ -30,7 +30,7 @@ class Target:
         num_data: N, the number of training examples.
         prior: p(theta); None is a flat prior.
         reduce: Averages a list of tensors over the ranks that share this chain, in place.
-        lead: Number of leading axes of every parameter that count chains.
+        chain_dims: Number of leading axes of every parameter that count chains.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class Target:
         num_data: int,
         prior: Prior | None = None,
         reduce: Callable[[list[Tensor]], None] | None = None,
-        lead: int = 0,
+        chain_dims: int = 0,
     ) -> None:
         self.nll, self.params, self.num_data = nll, list(params), num_data
         self.prior = prior if prior is not None else FlatPrior()
-        if self.prior.lead != lead:
+        if self.prior.chain_dims != chain_dims:
             self.prior = copy.copy(self.prior)
-            self.prior.attach(self.params, lead)
-        self._reduce, self.lead = reduce, lead
+            self.prior.attach(self.params, chain_dims)
+        self._reduce, self.chain_dims = reduce, chain_dims
         self._batch: tuple[Batch] | None = None
         #: Statistics of per-example gradients, for samplers that need them.
         self.per_example: PerExample | None = None
@@ -156,14 +156,14 @@ class Target:
                 product = self.curvature(signs, [self.batch], with_prior=False)
                 torch._foreach_addcmul_(diagonal, product, signs, value=1 / probes)
             return diagonal
-        flat = flatten(diagonal, self.lead)
+        flat = flatten(diagonal, self.chain_dims)
         unit = torch.zeros_like(flat)
         for i in range(flat.shape[-1]):
             unit.zero_()[..., i] = 1.0
-            vectors = unflatten(unit, self.params, self.lead)
+            vectors = unflatten(unit, self.params, self.chain_dims)
             product = self.curvature(vectors, [self.batch], with_prior=False)
-            flat[..., i] = flatten(product, self.lead)[..., i]
-        return unflatten(flat, self.params, self.lead)
+            flat[..., i] = flatten(product, self.chain_dims)[..., i]
+        return unflatten(flat, self.params, self.chain_dims)
 
     def reduced(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return tensors averaged, in place, over the ranks that share this chain."""

@@ -80,10 +80,10 @@ def step_of(
     def nll(batch: Any) -> Tensor:
         return network.nll(batch) if stack is None else stack.evaluate("nll", batch, True)
 
-    target = Target(nll, sampler.params, N, sampler.prior, lead=sampler.lead)
+    target = Target(nll, sampler.params, N, sampler.prior, chain_dims=sampler.chain_dims)
     if "per_example" in sampler.needs:
         target.per_example = PerExample(
-            network, names, sampler.params, network.nll, lead=sampler.lead
+            network, names, sampler.params, network.nll, chain_dims=sampler.chain_dims
         )
     sampler.attach(target)
     count = 0

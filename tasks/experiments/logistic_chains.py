@@ -105,6 +105,6 @@ def stacked_target(theta: Tensor, num_data: int) -> Target:
 
         return torch.func.vmap(chain)(theta, *batch)
 
-    target = Target(together, [theta], num_data, lead=1)
-    target.per_example = PerExample(net, ["weight"], [theta], alone, lead=1)
+    target = Target(together, [theta], num_data, chain_dims=1)
+    target.per_example = PerExample(net, ["weight"], [theta], alone, chain_dims=1)
     return target

@@ -56,7 +56,7 @@ def sample(
         raise ValueError(f"no draw in {steps} steps with burn_in {burn_in}, thinning {thinning}")
     (theta,) = sampler.params
     draws = np.empty((count, *theta.shape))
-    zero = torch.zeros(theta.shape[: sampler.lead], dtype=theta.dtype)
+    zero = torch.zeros(theta.shape[: sampler.chain_dims], dtype=theta.dtype)
     step = 0
 
     def closure() -> Tensor:
@@ -79,4 +79,4 @@ def sample(
                 draws[kept - 1] = theta.detach().numpy()
             if step % 200 == 199:
                 progress.update(task, completed=step + 1)
-    return np.moveaxis(draws, 0, 1) if sampler.lead else draws[None]
+    return np.moveaxis(draws, 0, 1) if sampler.chain_dims else draws[None]

@@ -68,8 +68,8 @@ def test_fisher_matrix_is_the_covariance_of_scores_over_labels() -> None:
 def test_statistics_of_a_chain_are_its_scores() -> None:
     theta, x, y = problem(5, 2)
     net = FlatMachine(MACHINES)
-    target = Target(lambda batch: MACHINES.nll(theta, *batch), [theta], 5, lead=1)
-    target.per_example = PerExample(net, ["theta"], [theta], net, lead=1)
+    target = Target(lambda batch: MACHINES.nll(theta, *batch), [theta], 5, chain_dims=1)
+    target.per_example = PerExample(net, ["theta"], [theta], net, chain_dims=1)
     target.use((x, y))
     with target.recording():
         pass

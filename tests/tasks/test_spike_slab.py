@@ -81,12 +81,14 @@ def test_gibbs_on_an_orthogonal_design() -> None:
 # The metric
 
 
-def fed(metric: Any, theta: list[Tensor], lead: int, rows: slice | int, memory: int = 0) -> Any:
+def fed(
+    metric: Any, theta: list[Tensor], chain_dims: int, rows: slice | int, memory: int = 0
+) -> Any:
     """Return a metric that has seen five pairs of a quadratic with some negative curvature."""
     generator = torch.Generator().manual_seed(1)
     hessian = torch.diag(torch.tensor([3.0, 1.0, 0.2, -0.1, 2.0], dtype=torch.float64))
     metric.num_data = 50
-    metric.attach(theta, lead)
+    metric.attach(theta, chain_dims)
     metric.update([torch.ones_like(p) for p in theta])
     stream = NoiseStream(theta, 0)
     for _ in range(5):

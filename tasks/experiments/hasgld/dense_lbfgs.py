@@ -46,10 +46,10 @@ class DenseLBFGS(Preconditioner):
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._count = 0
 
-    def attach(self, params: Sequence[Tensor], lead: int = 0) -> None:
+    def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Forget everything; C = I until the first gradient."""
-        super().attach(params, lead)
-        vector = flatten([p.detach() for p in params], lead)
+        super().attach(params, chain_dims)
+        vector = flatten([p.detach() for p in params], chain_dims)
         self._gamma = torch.ones_like(vector[..., :1])
         self._pairs, self._count = [], 0
         self._set(torch.diag_embed(torch.ones_like(vector)))
@@ -61,7 +61,7 @@ class DenseLBFGS(Preconditioner):
     def update(self, grads: Sequence[Tensor]) -> None:
         """Before the first pair, make the first move short: C = I / |g|_1."""
         if self._count == 0:
-            vector = flatten(grads, self.lead)
+            vector = flatten(grads, self.chain_dims)
             self._gamma = vector.abs().sum(-1, keepdim=True)
             self._set(torch.diag_embed((1 / self._gamma).expand_as(vector)))
 
@@ -69,7 +69,7 @@ class DenseLBFGS(Preconditioner):
         self, moved: Sequence[Tensor], change: Sequence[Tensor], noise: NoiseStream
     ) -> None:
         """Take in a pair (s, y) and average the matrix that it makes into C."""
-        s, y = flatten(moved, self.lead), flatten(change, self.lead)
+        s, y = flatten(moved, self.chain_dims), flatten(change, self.chain_dims)
         self._pairs = [*self._pairs, (s, y)][-self.memory :]
         sy = dot(s, y)
         gamma = (dot(y, y) / sy).clamp_min(self.delta / self.num_data)
@@ -88,14 +88,14 @@ class DenseLBFGS(Preconditioner):
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Return C times ``vectors``."""
-        product = self.matrix @ flatten(vectors, self.lead).unsqueeze(-1)
-        return unflatten(product.squeeze(-1), vectors, self.lead)
+        product = self.matrix @ flatten(vectors, self.chain_dims).unsqueeze(-1)
+        return unflatten(product.squeeze(-1), vectors, self.chain_dims)
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
         """Draw from N(0, C)."""
         z = stream.increments()
-        product = self._root @ flatten(z, self.lead).unsqueeze(-1)
-        return unflatten(product.squeeze(-1), z, self.lead)
+        product = self._root @ flatten(z, self.chain_dims).unsqueeze(-1)
+        return unflatten(product.squeeze(-1), z, self.chain_dims)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the matrix and the pairs."""

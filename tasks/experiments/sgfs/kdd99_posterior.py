@@ -253,8 +253,8 @@ def run(
     stream = BatchStream((x, y), BATCH, "independent")
     stream.bind(torch.device("cpu"), seed=0, num_chains=len(theta))
     net = FlatMachine(machines)
-    target = Target(lambda batch: machines.nll(theta, *batch), [theta], len(x), lead=1)
-    target.per_example = PerExample(net, ["theta"], [theta], net, lead=1)
+    target = Target(lambda batch: machines.nll(theta, *batch), [theta], len(x), chain_dims=1)
+    target.per_example = PerExample(net, ["theta"], [theta], net, chain_dims=1)
     sampler.attach(target)
     burn_in = size.iterations // 10
     began = 0.0

@@ -20,7 +20,7 @@ LR = 0.02
 class Regression:
     """y = x' theta + noise with two parameter tensors, at the posterior's mean."""
 
-    def __init__(self, lead: int = 0) -> None:
+    def __init__(self, chain_dims: int = 0) -> None:
         rng = np.random.default_rng(0)
         self.X = rng.standard_normal((N, D)) * [1.0, 2.0, 0.5]
         self.y = self.X @ [1.0, -1.0, 2.0] + rng.standard_normal(N)
@@ -30,11 +30,11 @@ class Regression:
         self.u = (self.X @ mean - self.y)[:, None] * self.X
         self.V = np.cov(self.u.T, bias=True) / BATCH  # with replacement
         parts = [torch.tensor(mean[:1]), torch.tensor(mean[1:])]
-        if lead:
+        if chain_dims:
             parts = [p.repeat(2, 1) for p in parts]
         self.params = [p.requires_grad_() for p in parts]
         self.data = (torch.tensor(self.X), torch.tensor(self.y))
-        self.target = Target(self.nll, self.params, N, GaussianPrior(4.0), lead=lead)
+        self.target = Target(self.nll, self.params, N, GaussianPrior(4.0), chain_dims=chain_dims)
 
     def nll(self, batch: Any) -> Tensor:
         x, y = batch
@@ -141,7 +141,7 @@ def test_masked_weights_and_stacked_chains() -> None:
     assert masked.tensors["1"].ratio == pytest.approx(diagonal[2])
     assert masked.total.ratio == pytest.approx((diagonal[0] + diagonal[2]) / 2)
 
-    stacked = Regression(lead=1)
+    stacked = Regression(chain_dims=1)
     two = [(x.expand(2, 1, D), y.expand(2, 1)) for x, y in batches]
     assert gradient_noise(stacked.target, two, Identity(), LR).total.ratio == pytest.approx(
         whole.total.ratio

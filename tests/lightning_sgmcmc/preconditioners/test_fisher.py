@@ -306,8 +306,8 @@ def test_stacked_chains_have_metrics_of_their_own(name: str) -> None:
     ]
     metric = build(eps=EPS)
     metric.attach(stacked, 1)
-    stats = PerExample(problem.net, names, stacked, problem.nll, lead=1)
-    target = Target(problem.nll, stacked, N, lead=1)
+    stats = PerExample(problem.net, names, stacked, problem.nll, chain_dims=1)
+    target = Target(problem.nll, stacked, N, chain_dims=1)
     target.per_example = stats
     metric.bind(target)
     batch = tuple(torch.stack([t.batch(0)[i] for t in twins]) for i in range(2))

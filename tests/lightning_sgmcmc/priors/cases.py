@@ -45,10 +45,10 @@ def params(chains: int | None = None, seed: int = 0) -> list[Tensor]:
     ]
 
 
-def attached(prior: Prior, theta: list[Tensor], lead: int = 0) -> Prior:
+def attached(prior: Prior, theta: list[Tensor], chain_dims: int = 0) -> Prior:
     """Return a copy of a prior, attached; an adaptive one has followed a chain for a while."""
     prior = copy.copy(prior)
-    prior.attach(theta, lead, list(SHAPES))
+    prior.attach(theta, chain_dims, list(SHAPES))
     for i in range(3):
         # Chain k sees the same whether it runs alone or not.
         prior.update([(1 + 0.3 * i) * p for p in theta])

@@ -24,7 +24,7 @@ def gradient(prior: Prior, theta: list[Tensor], scale: float) -> list[Tensor]:
 @pytest.mark.parametrize("chains", [None, CHAINS])
 def test_gradient_is_that_of_the_density(prior: Prior, scale: float, chains: int | None) -> None:
     theta = [p.requires_grad_() for p in params(chains)]
-    prior = attached(prior, theta, lead=0 if chains is None else 1)
+    prior = attached(prior, theta, chain_dims=0 if chains is None else 1)
     density = prior.log_density(theta)
     assert density.shape == (() if chains is None else (chains,))
     expected = [torch.full_like(p, 0.25) for p in theta]
@@ -38,7 +38,7 @@ def test_gradient_is_that_of_the_density(prior: Prior, scale: float, chains: int
 @each_prior
 def test_stacked_chains_are_chains_alone(prior: Prior) -> None:
     theta = params(CHAINS)
-    stacked = attached(prior, theta, lead=1)
+    stacked = attached(prior, theta, chain_dims=1)
     densities, grads = stacked.log_density(theta), gradient(stacked, theta, 0.1)
     curvatures = []
     for k in range(CHAINS):
@@ -98,7 +98,7 @@ def test_a_sampler_has_a_prior_of_its_own(prior: Prior) -> None:
 
 def test_the_target_of_stacked_chains_has_a_density_a_chain() -> None:
     theta = params(CHAINS)
-    target = Target(lambda b: torch.zeros(CHAINS, 2), theta, N, GaussianPrior(), lead=1)
+    target = Target(lambda b: torch.zeros(CHAINS, 2), theta, N, GaussianPrior(), chain_dims=1)
     alone = [GaussianPrior().log_density([p[k] for p in theta]) for k in range(CHAINS)]
     assert torch.allclose(target.potential(None), -torch.stack(alone))
 

@@ -123,7 +123,7 @@ def test_an_adapting_metric_without_gamma_leaves_the_law() -> None:
 
     class Unfrozen(PSGLD):
         def freeze(self) -> None:
-            if self.lead:
+            if self.chain_dims:
                 self.preconditioner.frozen = False
 
     options = {"alpha": 0.9, "eps": 0.02}

@@ -207,8 +207,8 @@ def test_learns_the_fisher_matrix_and_samples_with_it() -> None:
         one = lambda w, b: functional_call(net, {"weight": w}, (b[0],)).squeeze(-1) - b[1]  # noqa: E731
         return 0.5 * vmap(one)(weight, batch).square()
 
-    target = Target(stacked, [weight], N, lead=1)
-    target.per_example = PerExample(net, ["weight"], [weight], nll, lead=1)
+    target = Target(stacked, [weight], N, chain_dims=1)
+    target.per_example = PerExample(net, ["weight"], [weight], nll, chain_dims=1)
     sampler.attach(target)
     states = []
     for step in range(600):

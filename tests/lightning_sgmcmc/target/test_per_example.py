@@ -182,7 +182,7 @@ def test_stacked_chains_equal_separate_ones(name: str, shared: bool) -> None:
     others = [make(name, seed=k)[1] for k in range(chains)]
     stacked = {k: torch.stack([o[k] for o in others]) for k in ("x", "y")}
     data = batch if shared else {**stacked, "scale": 2.0}
-    stats = PerExample(model, names, params, model.nll, lead=1, shared_batch=shared)
+    stats = PerExample(model, names, params, model.nll, chain_dims=1, shared_batch=shared)
     with stats.recording(data):
         dims = {"x": 0, "y": 0, "scale": None}
         losses = vmap(
