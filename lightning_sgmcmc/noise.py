@@ -18,7 +18,7 @@ Increments = Literal["gaussian", "moment-matched"]
 
 # Odd integers from -127 to 127 have the variance (128^2 - 1) / 3.
 _MATCHED = math.sqrt(3 / (128**2 - 1))
-# Words from which on it pays to hand a generator's state to a compiled loop and back.
+# The number of words above which a compiled loop is worth passing the generator's state to it.
 _MANY = 2**14
 
 
@@ -167,7 +167,7 @@ class NoiseStream:
         bits = self._bits((self._flat.shape[1] + 7) // 8)
         return bits.view(torch.int8)[0], _MATCHED
 
-    def fuses(self, *lists: Sequence[Tensor]) -> bool:
+    def loops_serve(self, *lists: Sequence[Tensor]) -> bool:
         """Return whether compiled loops may take a step over these tensors.
 
         They serve a single chain whose tensors are contiguous.
@@ -198,7 +198,7 @@ class NoiseStream:
         return rows[0] if len(rows) == 1 else torch.stack(rows)
 
     def _bits(self, words: int) -> Tensor:
-        """Draw 64-bit words for every row; with kernels, into memory that the next call uses."""
+        """Draw 64-bit words for every row; the loops write them into memory that is used again."""
         if self.backend == "numba" and words > _MANY:
             from lightning_sgmcmc.kernels.bits import draw
 

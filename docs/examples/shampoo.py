@@ -78,9 +78,8 @@ class Shampoo(Preconditioner):
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return v' C^-1 v, which ``SGNHT`` and the kinetic temperature ask for."""
         whitened = self._between(vectors, [torch.linalg.inv(A.double()).to(A) for A in self.roots])
-        sums = [
-            w.double().square().reshape(*w.shape[: self.chain_dims], -1).sum(-1) for w in whitened
-        ]
+        squares = [w.double().square() for w in whitened]
+        sums = [x.reshape(*x.shape[: self.chain_dims], -1).sum(-1) for x in squares]
         return torch.stack(sums).sum(0)
 
     def state_dict(self) -> dict[str, Any]:

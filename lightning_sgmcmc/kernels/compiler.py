@@ -12,10 +12,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# What an entry gets, in words: the addresses of the functions that give a thread's number and the
-# count of threads (0 if there is one thread), the count of parts, the address of each part's first
-# task and of the tasks, the words of a task, the count of vectors, count and address of the
-# numbers, count and address of the sums; then where each column has each vector.
+# What an entry gets, as 64-bit words: the addresses of the functions that give a thread's number
+# and the count of threads (0 if there is one thread), the count of parts, the address of each
+# part's first task and of the tasks, the words of a task, the count of vectors, count and address
+# of the numbers, count and address of the sums; then where each column has each vector.
 _HEADER = 11
 
 carray: Any = numba.carray  # type: ignore[attr-defined]
@@ -34,8 +34,8 @@ def entry(function: Callable[[Any], None]) -> Any:
     """Compile what a thread runs, or fetch what an earlier process compiled.
 
     It gets the address of what :func:`~lightning_sgmcmc.kernels.threads.run` lays out, of which
-    :func:`numbers`, :func:`share` and :func:`task` hand out the parts. What is kept follows the
-    file of the entry alone: a change to this one needs the folders of caches removed.
+    :func:`numbers`, :func:`share` and :func:`task` read the parts. Numba's cache looks at the file
+    of the entry alone: after a change of this file, delete the ``__pycache__`` beside it.
     """
     return numba.cfunc(types.void(types.voidptr), cache=True, error_model="numpy")(function)
 

@@ -1,7 +1,7 @@
 """Steps by the compiled loops of :mod:`lightning_sgmcmc.kernels`, which read each vector once.
 
 They serve single chains of contiguous float32 tensors on the CPU, without masks, where Numba is
-installed (``stream.fuses``).
+installed (``stream.loops_serve``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "numba"
 
 
 def _serves(sampler: Any, grads: list[Tensor]) -> bool:
-    return whole(sampler, grads) and sampler.stream.fuses(sampler.params, grads)
+    return whole(sampler, grads) and sampler.stream.loops_serve(sampler.params, grads)
 
 
 def _gradient(sampler: Any, grads: list[Tensor]) -> tuple[float, float]:
@@ -64,7 +64,11 @@ def _langevin_diagonal(sampler: Any, grads: list[Tensor]) -> None:
 
 def _has_products(sampler: Any, grads: list[Tensor]) -> bool:
     metric = sampler.preconditioner
-    return metric.updates > 0 and _serves(sampler, grads) and sampler.stream.fuses(metric.products)
+    return (
+        metric.updates > 0
+        and _serves(sampler, grads)
+        and sampler.stream.loops_serve(metric.products)
+    )
 
 
 @faster_move(
@@ -120,7 +124,7 @@ def _has_velocity(sampler: Any, grads: list[Tensor]) -> bool:
         bool(w)
         and sampler.temperature > 0
         and sampler.masks is None
-        and (sampler.stream.fuses(sampler.params, grads, w))
+        and (sampler.stream.loops_serve(sampler.params, grads, w))
     )
 
 
@@ -156,7 +160,7 @@ for _metric, _methods in (
 def _updates(
     metric: RMSProp, grads: Sequence[Tensor], params: Sequence[Tensor], stream: NoiseStream
 ) -> bool:
-    return metric.started and stream.fuses(params, grads, metric.square_avg)
+    return metric.started and stream.loops_serve(params, grads, metric.square_avg)
 
 
 @faster_update(NAME, RMSProp, ("update", "_refresh", "root"), _updates)
@@ -175,7 +179,7 @@ def _update_rmsprop(metric: RMSProp, grads: Sequence[Tensor]) -> None:
 def _pairs(
     metric: AveragedLBFGS, grads: Sequence[Tensor], params: Sequence[Tensor], stream: NoiseStream
 ) -> bool:
-    return stream.fuses(params, grads)
+    return stream.loops_serve(params, grads)
 
 
 @faster_update(NAME, AveragedLBFGS, ("observe", "observe_from_"), _pairs, of_pairs=True)
