@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -11,15 +12,24 @@ _NOT_OPTIONS = ("self", "args", "kwargs", "chain", "params", "net")
 
 
 def argument_names(kind: type) -> list[str]:
-    """Return the names of a class's options, with those that it passes on to its bases."""
+    """Return the names of a class's options, with those that it passes on to its bases.
+
+    ``**keywords: Unpack[Names]`` stands for the names of that ``TypedDict``, other keywords for
+    the arguments of the next base.
+    """
     names: dict[str, None] = {}
     for base in kind.__mro__:
         init = vars(base).get("__init__")
         if init is None:
             continue
         parameters = inspect.signature(init).parameters
-        names |= dict.fromkeys(parameters)
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        names |= dict.fromkeys(n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD)
+        keywords = [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
+        if not keywords:
+            break
+        stated = re.fullmatch(r"Unpack\[(\w+)\]", str(keywords[0].annotation))
+        if stated:
+            names |= dict.fromkeys(init.__globals__[stated[1]].__annotations__)
             break
     return [n for n in names if n not in _NOT_OPTIONS]
 
