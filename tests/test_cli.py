@@ -167,6 +167,18 @@ def test_stopped_run_continues(configs: Path) -> None:
     assert json.loads((folder / "results.json").read_text())["num_draws"] == 6
 
 
+def test_a_run_without_a_step_left_keeps_its_results(configs: Path, capsys: Any) -> None:
+    folder = run(configs, "--out", "whole", "--checkpoint_every=10")
+    before = files(folder)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        cli.main(configs, ["--out", "whole", "--ckpt_path", "last"])
+    assert stop.value.code == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error: ")]
+    assert "the run in whole has no step left, and its results stay as they are" in line
+    assert files(folder) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

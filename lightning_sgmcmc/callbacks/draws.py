@@ -45,7 +45,7 @@ class KeepDraws(L.Callback):
             dtype=self.dtype,
             due=due,
         )
-        if self._restored is not None:
+        if self._restored:
             self._kept.load_state_dict(self._restored)
         else:
             self._kept.refuse_others()
@@ -72,7 +72,7 @@ class KeepDraws(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that was kept, but the files."""
-        return self._kept.state_dict() if self._kept is not None else {}
+        return self._kept.state_dict() if self._kept is not None else self._restored or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take in a checkpoint's state; the files follow when training starts."""

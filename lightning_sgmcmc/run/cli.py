@@ -281,6 +281,11 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         if cli.trainer.interrupted:
             print(f"interrupted: continue with --out {folder} --ckpt_path last", file=sys.stderr)
             raise SystemExit(130)
+        if not hasattr(cli.model, "kept"):  # Lightning has not begun to train
+            fail(
+                f"the run in {folder} has no step left, and its results stay as they are: raise "
+                "--trainer.max_steps to continue it"
+            )
         finish(cli, time.monotonic() - began)
     except _USER_ERRORS as error:
         fail(str(error))
