@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -117,11 +117,11 @@ def move(sampler: Any, grads: list[Tensor]) -> str:
 
 def update(metric: Preconditioner, grads: Vectors, params: Vectors, stream: NoiseStream) -> None:
     """Show a metric the mean likelihood gradient at the current weights."""
-    for implementation in _learners(_UPDATES, metric):
-        if implementation.serves(metric, grads, params, stream):
-            implementation.run(metric, grads)
-            return
-    metric.update(grads)
+    faster = _faster(_UPDATES, metric, grads, params, stream)
+    if faster is None:
+        metric.update(grads)
+    else:
+        faster.run(metric, grads)
 
 
 def observe(
@@ -136,11 +136,11 @@ def observe(
         grads: The mean likelihood gradient there.
         stream: The chain's noise.
     """
-    for implementation in _learners(_OBSERVATIONS, metric):
-        if implementation.serves(metric, grads, params, stream):
-            implementation.run(metric, start, params, grads, stream)
-            return
-    metric.observe_from_(start, params, grads, stream)
+    faster = _faster(_OBSERVATIONS, metric, grads, params, stream)
+    if faster is None:
+        metric.observe_from_(start, params, grads, stream)
+    else:
+        faster.run(metric, start, params, grads, stream)
 
 
 def quadratic(prior: Any) -> tuple[float, float] | None:
@@ -167,14 +167,23 @@ def _moves_of(sampler: Any, metric: Any) -> tuple[tuple[type, Faster], ...]:
     return tuple(sorted(found, key=lambda pair: -pair[1].rank))
 
 
-def _learners(registered: list[Faster], metric: Preconditioner) -> Iterator[Faster]:
+def _faster(
+    registered: list[Faster],
+    metric: Preconditioner,
+    grads: Vectors,
+    params: Vectors,
+    stream: NoiseStream,
+) -> Faster | None:
+    """Return the implementation that a metric learns by here, None where it is its own method."""
     for one in registered:
         if (
             isinstance(metric, one.metric)
             and _same(type(metric), one.metric, one.metric_methods)
             and _untouched(metric, one.metric_methods)
+            and one.serves(metric, grads, params, stream)
         ):
-            yield one
+            return one
+    return None
 
 
 def _is_ours(cls: type, name: str) -> bool:
