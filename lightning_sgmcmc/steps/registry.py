@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -175,15 +175,20 @@ def _faster(
     stream: NoiseStream,
 ) -> Faster | None:
     """Return the implementation that a metric learns by here, None where it is its own method."""
+    able = (
+        one for one in _learners(registered, metric) if one.serves(metric, grads, params, stream)
+    )
+    return next(able, None)
+
+
+def _learners(registered: list[Faster], metric: Preconditioner) -> Iterator[Faster]:
     for one in registered:
         if (
             isinstance(metric, one.metric)
             and _same(type(metric), one.metric, one.metric_methods)
             and _untouched(metric, one.metric_methods)
-            and one.serves(metric, grads, params, stream)
         ):
-            return one
-    return None
+            yield one
 
 
 def _is_ours(cls: type, name: str) -> bool:
