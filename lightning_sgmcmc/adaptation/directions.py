@@ -1,0 +1,140 @@
+"""The directions of weight space along which a target is stiffest for a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.common.vectors import flatten, unflatten
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners import Preconditioner
+from lightning_sgmcmc.target import Batch, Target
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Directions v_i with covectors a_i = C^-1 v_i, orthonormal: a_i' v_j = 1 if i = j, else 0.
+
+    Moving along v_i changes the coordinate a_i' theta alone. For eigenvectors of C H the chain's
+    coordinates a_i' theta are independent on a quadratic, with curvature lambda_i each.
+
+    Attributes:
+        eigenvalues: lambda_i of C^(1/2) H C^(1/2), largest magnitude first, [m]; [K, m] for K
+            stacked chains, in units of 1/lr.
+        vectors: v_i over all weights as :func:`~lightning_sgmcmc.common.vectors.flatten` joins
+            them, [m, d] or [K, m, d].
+        covectors: a_i, shaped alike.
+    """
+
+    eigenvalues: Tensor
+    vectors: Tensor
+    covectors: Tensor
+
+
+def leading_directions(
+    target: Target,
+    preconditioner: Preconditioner,
+    batches: Sequence[Batch],
+    count: int = 8,
+    *,
+    iterations: int | None = None,
+    masks: Sequence[Tensor] | None = None,
+) -> Directions:
+    """Return the eigenvectors of C^(1/2) H C^(1/2) of largest eigenvalues, H the Hessian of U/N.
+
+    Lanczos on A = C H, which is symmetric in the inner product of C^-1. With every vector q its
+    covector p = C^-1 q is kept, so that neither a root nor the inverse of C is needed: A q has the
+    covector H q and the vector C H q. All vectors are orthogonalised against all earlier ones
+    (Golub and Van Loan 2013, section 10.3). Where the Krylov space ends early it goes on from a
+    new random vector, so that multiple eigenvalues are found as well.
+
+    Args:
+        target: The potential.
+        preconditioner: The matrix C.
+        batches: Equally large minibatches that stand for the data.
+        count: m, at most the number of weights.
+        iterations: Number of Hessian products, by default 2 m + 4. Each takes the memory of two
+            copies of the weights.
+        masks: Zero where a weight is held at zero.
+
+    Returns:
+        The directions, fewer than ``count`` if there are fewer weights.
+
+    Raises:
+        ValueError: If ``count`` is not positive or the curvature is not finite.
+    """
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    chain_dims, params = preconditioner.chain_dims, target.params
+    free = [torch.ones_like(p) for p in params]
+    if masks is not None:
+        torch._foreach_mul_(free, list(masks))
+    mask = flatten(free, chain_dims)
+    size = int(mask.sum(-1).min())
+    steps = min(iterations if iterations is not None else 2 * count + 4, size)
+    stream = NoiseStream(params, seed=0)
+
+    def metric(covector: Tensor) -> Tensor:
+        parts = [p.clone() for p in unflatten(covector, params, chain_dims)]
+        return flatten(preconditioner.apply_(parts), chain_dims) * mask
+
+    def product(vector: Tensor) -> Tensor:
+        parts = unflatten(vector, params, chain_dims)
+        return flatten(target.curvature(parts, batches), chain_dims) * mask
+
+    with torch.no_grad():
+        p = flatten([z.clone() for z in stream.normal()], chain_dims) * mask
+        q = metric(p)
+        # The basis and its covectors [..., steps, d], and the upper triangle of A in the basis.
+        q_all = q.new_zeros(*q.shape[:-1], steps, q.shape[-1])
+        p_all = torch.zeros_like(q_all)
+        matrix = torch.zeros(*q.shape[:-1], steps, steps, dtype=torch.float64, device=q.device)
+        for j in range(steps):
+            p, q, norm = _normalised(p, q)
+            lost = norm <= torch.finfo(q.dtype).eps * _scale(matrix) * 8
+            if j and bool(lost.any()):
+                z = flatten([z.clone() for z in stream.normal()], chain_dims) * mask
+                new = _normalised(*_orthogonal(z, metric(z), p_all, q_all))
+                p = torch.where(lost[..., None], new[0], p)
+                q = torch.where(lost[..., None], new[1], q)
+            q_all[..., j, :], p_all[..., j, :] = q, p
+            p = product(q)
+            q = metric(p)
+            matrix[..., j] = _coefficients(q_all, p)
+            p, q = _orthogonal(p, q, p_all, q_all)
+        if not bool(torch.isfinite(matrix).all()):
+            raise ValueError("the curvature of the potential is not finite")
+        values, basis = torch.linalg.eigh(matrix, UPLO="U")
+        order = values.abs().argsort(dim=-1, descending=True)[..., :count]
+        chosen = basis.gather(-1, order.unsqueeze(-2).expand(*basis.shape[:-1], order.shape[-1]))
+        rows = chosen.mT.to(q_all.dtype)
+        return Directions(values.gather(-1, order), rows @ q_all, rows @ p_all)
+
+
+def _coefficients(basis: Tensor, vector: Tensor) -> Tensor:
+    """Return the inner products of [..., m, d] with [..., d] in float64, [..., m]."""
+    return (basis @ vector.unsqueeze(-1)).squeeze(-1).double()
+
+
+def _orthogonal(p: Tensor, q: Tensor, p_all: Tensor, q_all: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a covector and its vector without their part in a basis; twice, against rounding."""
+    for _ in range(2):
+        part = _coefficients(q_all, p).to(p.dtype).unsqueeze(-2)
+        p = p - (part @ p_all).squeeze(-2)
+        q = q - (part @ q_all).squeeze(-2)
+    return p, q
+
+
+def _normalised(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a covector and its vector with p' q = 1, and the norm that they had."""
+    norm = torch.linalg.vecdot(p.double(), q.double()).clamp_min(0).sqrt()
+    factor = (1 / norm.clamp_min(torch.finfo(torch.float64).tiny)).to(p.dtype).unsqueeze(-1)
+    return p * factor, q * factor, norm
+
+
+def _scale(matrix: Tensor) -> Tensor:
+    """Return the largest entry of a matrix so far, [...]."""
+    return matrix.abs().amax((-2, -1))

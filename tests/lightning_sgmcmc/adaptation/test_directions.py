@@ -1,0 +1,103 @@
+"""Leading directions against a dense eigenvalue problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import eigh
+from torch import Tensor
+
+from lightning_sgmcmc import GaussianPrior, Identity, Preconditioner, RMSProp, Target
+from lightning_sgmcmc.adaptation import leading_directions
+
+N, D = 40, 12
+PRECISION = 0.5
+
+
+def quadratic(
+    rank: int, dtype: torch.dtype = torch.float64, chains: int | None = None
+) -> tuple[Target, list[Tensor], np.ndarray]:
+    """Return a linear model's target with X of a rank, its weights, and its Hessian of U/N."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((N, rank)) @ np.diag(1.3 ** np.arange(rank)) @ rng.standard_normal(
+        (rank, D)
+    )
+    lead = () if chains is None else (chains,)
+    params = [torch.zeros(*lead, n, dtype=dtype).requires_grad_() for n in (5, D - 5)]
+    x = torch.tensor(X, dtype=dtype)
+
+    def nll(batch: Tensor) -> Tensor:
+        theta = torch.cat(params, dim=-1)
+        out: Tensor = 0.5 * (theta @ batch.mT) ** 2
+        return out
+
+    target = Target(nll, params, N, GaussianPrior(1 / PRECISION), chain_dims=int(bool(lead)))
+    return target, [x], X.T @ X / N + PRECISION / N * np.eye(D)
+
+
+def metric(params: list[Tensor], chain_dims: int = 0) -> tuple[Preconditioner, np.ndarray]:
+    """Return an RMSProp metric that has seen one gradient, and its diagonal."""
+    C = RMSProp(alpha=0.0)
+    C.attach(params, chain_dims)
+    scale = torch.linspace(0.5, 3.0, D, dtype=params[0].dtype)
+    parts = [scale[:5], scale[5:]]
+    C.update([g.expand(p.shape).clone() for g, p in zip(parts, params, strict=True)])
+    return C, 1 / (scale.double().numpy() + 1e-5)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 2e-3)])
+def test_they_are_the_eigenvectors_of_a_dense_matrix(dtype: torch.dtype, tolerance: float) -> None:
+    """C H v = lambda v, by SciPy: H v = lambda C^-1 v."""
+    target, batches, H = quadratic(D, dtype)
+    C, diagonal = metric(target.params)
+    found = leading_directions(target, C, batches, 4, iterations=D)
+    values, vectors = eigh(H, np.diag(1 / diagonal))
+    assert found.eigenvalues.numpy() == pytest.approx(values[::-1][:4], rel=tolerance)
+    v, a = found.vectors.double().numpy(), found.covectors.double().numpy()
+    assert a == pytest.approx(v / diagonal, rel=1e-2, abs=tolerance * abs(a).max())
+    assert a @ v.T == pytest.approx(np.eye(4), abs=tolerance)
+    aligned = np.abs(a @ vectors[:, ::-1][:, :4])  # SciPy's are normalised alike
+    assert aligned == pytest.approx(np.eye(4), abs=20 * tolerance)
+
+
+def test_a_space_that_ends_early_goes_on() -> None:
+    """Two directions see data; the other ten share one eigenvalue, that of the prior."""
+    target, batches, H = quadratic(2)
+    found = leading_directions(target, Identity(), batches, D, iterations=D)
+    assert found.eigenvalues.numpy() == pytest.approx(np.linalg.eigvalsh(H)[::-1], rel=1e-6)
+    assert (found.covectors @ found.vectors.T).numpy() == pytest.approx(np.eye(D), abs=1e-9)
+
+
+def test_half_the_space_gives_the_leading_ones() -> None:
+    """The default number of products finds well separated leading eigenvalues."""
+    target, batches, H = quadratic(6)
+    found = leading_directions(target, Identity(), batches, 2)
+    assert found.eigenvalues.numpy() == pytest.approx(np.linalg.eigvalsh(H)[::-1][:2], rel=1e-6)
+
+
+def test_stacked_chains_have_directions_of_their_own() -> None:
+    """Each chain's directions are those it has alone."""
+    target, batches, _ = quadratic(D, chains=2)
+    C, _ = metric(target.params, 1)
+    assert C.chain_dims == 1
+    both = leading_directions(target, C, batches, 3, iterations=D)
+    single, batches, _ = quadratic(D)
+    alone = leading_directions(single, metric(single.params)[0], batches, 3, iterations=D)
+    for k in range(2):
+        torch.testing.assert_close(both.eigenvalues[k], alone.eigenvalues)
+        torch.testing.assert_close(both.vectors[k].abs(), alone.vectors.abs(), rtol=0, atol=1e-8)
+
+
+def test_masked_weights_take_no_part() -> None:
+    """The eigenvalues are those of the matrix without these rows and columns."""
+    target, batches, H = quadratic(D)
+    keep = np.ones(D)
+    keep[[0, 7]] = 0
+    mask = torch.tensor(keep)
+    found = leading_directions(
+        target, Identity(), batches, 3, iterations=D, masks=[mask[:5], mask[5:]]
+    )
+    part = H[np.ix_(keep > 0, keep > 0)]
+    assert found.eigenvalues.numpy() == pytest.approx(np.linalg.eigvalsh(part)[::-1][:3], rel=1e-9)
+    assert found.vectors[:, [0, 7]].abs().max() == 0
