@@ -20,8 +20,10 @@ def quadratic(
 ) -> tuple[Target, list[Tensor], np.ndarray]:
     """Return a linear model's target with X of a rank, its weights, and its Hessian of U/N."""
     rng = np.random.default_rng(3)
-    X = rng.standard_normal((N, rank)) @ np.diag(1.3 ** np.arange(rank)) @ rng.standard_normal(
-        (rank, D)
+    X = (
+        rng.standard_normal((N, rank))
+        @ np.diag(1.3 ** np.arange(rank))
+        @ rng.standard_normal((rank, D))
     )
     lead = () if chains is None else (chains,)
     params = [torch.zeros(*lead, n, dtype=dtype).requires_grad_() for n in (5, D - 5)]
@@ -46,7 +48,7 @@ def metric(params: list[Tensor], chain_dims: int = 0) -> tuple[Preconditioner, n
     return C, 1 / (scale.double().numpy() + 1e-5)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 2e-3)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
 def test_they_are_the_eigenvectors_of_a_dense_matrix(dtype: torch.dtype, tolerance: float) -> None:
     """C H v = lambda v, by SciPy: H v = lambda C^-1 v."""
     target, batches, H = quadratic(D, dtype)
