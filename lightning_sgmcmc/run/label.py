@@ -36,8 +36,8 @@ def describe(
         ``label``, a line of words; the sampler's name, class and own ``options``; ``metric``, C
         with its arguments, and whether it is constant, adapting or frozen; the ``prior``; ``step``
         on the mean loss, the ``first`` and the ``last``, whether it was ``auto`` or given, and its
-        schedule; temperature, increments, batches and gradients. ``preconditioner`` and ``lr`` are C and the
-        last step once more.
+        schedule; temperature, increments, batches and gradients. ``preconditioner`` and ``lr`` are
+        C and the last step once more.
     """
     own = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
     metric = own.preconditioner

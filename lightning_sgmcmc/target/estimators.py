@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.common.arguments import shown
+from lightning_sgmcmc.common.vectors import per_chain
 from lightning_sgmcmc.target.potential import Batch, Target
 
 #: Yields this process's share of the whole data, in batches.
@@ -86,14 +87,15 @@ class ControlVariate(GradientEstimator):
     below the plain minibatch's noise; at weights that have nothing to do with c it is about twice
     that noise.
 
-    The centre is where the sampler takes over from the burn-in optimizer: near a mode, and the
-    chain's mean squared distance from a mode is half that from a draw. So it stays there. Without
-    an optimizer, the sampler burns in on plain minibatches, and the centre is where burn-in ends.
-    Each of K chains has a centre of its own. G(c) is computed where the centre is taken, and again
-    where burn-in ends, from when on the likelihood's own constants (a noise scale that follows the
-    residuals) and the masks no longer change.
+    The centre is where the sampler takes over from the burn-in optimizer. From a mode, the chain's
+    mean squared distance is half that from a draw, so the centre stays there, unless the potential
+    is lower where burn-in ends: the optimizer then had not arrived, and the centre moves to the
+    chain, once. Without an optimizer, the sampler burns in on plain minibatches, and the centre is
+    where burn-in ends. Each of K chains has a centre of its own. G(c) is computed where the centre
+    is taken, and again where burn-in ends: from there on the likelihood's constants (a noise scale
+    that follows the residuals) and the masks no longer change.
 
-    A step costs two gradients of its minibatch, G(c) as much as one pass over the data.
+    A step costs two gradients of its minibatch, G(c) as much as a pass over the data.
 
     Source: Baker, Fearnhead, Fox, Nemeth 2019, eq. 5.
     """
@@ -130,17 +132,17 @@ class ControlVariate(GradientEstimator):
     def prepare(
         self, step: int, start: int, burn_in: int, masks: Sequence[Tensor] | None = None
     ) -> None:
-        """Take the centre, or compute the gradient there anew, where that is due."""
+        """Take the centre, or choose it anew, where that is due."""
         if step < self._first(start, burn_in):
             return
         if self.centre is None or self._moves(step, burn_in):
-            self.centre = [p.detach().clone() for p in self._target.params]
-        elif not self.since < burn_in <= step:
+            centre = [p.detach().clone() for p in self._target.params]
+            self.centre, (self.gradient, _) = centre, self._measured(centre)
+        elif self.since < burn_in <= step:
+            self._choose(masks)
+        else:
             return
-        elif masks is not None:
-            torch._foreach_mul_(self.centre, list(masks))
         self.since = step
-        self._measure()
 
     def _first(self, start: int, burn_in: int) -> int:
         """Return the step before which there is no centre."""
@@ -150,21 +152,38 @@ class ControlVariate(GradientEstimator):
         """Return whether the centre moves to where the chain is after ``step`` steps."""
         return False
 
-    def _measure(self) -> None:
-        """Compute the gradient of all the data at the centre."""
+    def _choose(self, masks: Sequence[Tensor] | None) -> None:
+        """Keep the centre or move it to the chain, wherever the potential is lower."""
         assert self.centre is not None
+        here = [p.detach().clone() for p in self._target.params]
+        if masks is not None:
+            torch._foreach_mul_(self.centre, list(masks))
+        gradient, potential = self._measured(here)
+        old_gradient, old_potential = self._measured(self.centre)
+        lower = potential < old_potential
+        for old, new in zip(self.centre + old_gradient, here + gradient, strict=True):
+            old.copy_(torch.where(per_chain(lower, old), new, old))
+        self.gradient = old_gradient
+
+    def _measured(self, weights: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Return the gradient of all the data, and U, at some weights."""
         target = self._target
-        count = torch.zeros((), dtype=torch.float64, device=self.centre[0].device)
-        self.gradient = [torch.zeros_like(c) for c in self.centre]
-        with target.holding(self.centre), torch.enable_grad():
+        gradient = [torch.zeros_like(w) for w in weights]
+        nll = weights[0].new_zeros(weights[0].shape[: target.chain_dims], dtype=torch.float64)
+        count = torch.zeros_like(nll)
+        with target.holding(weights), torch.enable_grad():
             for batch in self._whole_data():
-                nll = target.nll(batch)
-                grads = torch.autograd.grad(nll.sum(), target.params)
-                torch._foreach_add_(self.gradient, grads)
-                count += nll.shape[-1]
-        target.reduced([*self.gradient, count])
-        torch._foreach_div_(self.gradient, float(count))
+                each = target.nll(batch)
+                grads = torch.autograd.grad(each.sum(), target.params)
+                torch._foreach_add_(gradient, grads)
+                nll += each.detach().double().sum(-1)
+                count += each.shape[-1]
+            log_prior = target.prior.log_density(target.params).detach()
+        # Averages over ranks: each has summed over its own examples.
+        target.reduced([*gradient, nll, count])
+        torch._foreach_div_(gradient, float(count.max()))
         self.evaluations += self._cost
+        return gradient, target.num_data * nll / count - log_prior
 
     def correction(self, batch: Batch) -> list[Tensor] | None:
         """Return G(c) - G_B(c), None where there is no centre yet."""
