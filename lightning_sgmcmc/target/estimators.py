@@ -83,9 +83,8 @@ class ControlVariate(GradientEstimator):
 
     Its mean is G(theta). For independent minibatches its covariance is that over examples i of
     grad_i(theta) - grad_i(c), divided by n: zero at the centre, and it grows with the squared
-    distance from it. Where the chain stays within a posterior deviation of the centre that is far
-    below the plain minibatch's noise; at weights that have nothing to do with c it is about twice
-    that noise.
+    distance from it. At a few posterior deviations from the centre it is far below the plain
+    minibatch's noise; far away it is above it.
 
     The centre is where the sampler takes over from the burn-in optimizer. From a mode, the chain's
     mean squared distance is half that from a draw, so the centre stays there, unless the potential
@@ -97,7 +96,7 @@ class ControlVariate(GradientEstimator):
 
     A step costs two gradients of its minibatch, G(c) as much as a pass over the data.
 
-    Source: Baker, Fearnhead, Fox, Nemeth 2019, eq. 5.
+    Source: Baker, Fearnhead, Fox, Nemeth 2019, whose SGLD-CV is ``SGLD`` with it.
     """
 
     needs_whole_data = True
@@ -214,7 +213,7 @@ class SVRG(ControlVariate):
     A step costs two gradients of its minibatch, a new centre as much as one pass over the data:
     at ``recentre`` = N/n, as many steps as a pass has minibatches, three gradients a step.
 
-    Sources: Johnson and Zhang 2013; for Langevin dynamics Dubey et al. 2016, Algorithm 2.
+    Sources: Johnson and Zhang 2013; for Langevin dynamics Dubey et al. 2016 (SVRG-LD).
 
     Args:
         recentre: Steps between two centres.

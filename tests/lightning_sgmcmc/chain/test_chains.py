@@ -135,6 +135,8 @@ def test_stacked_chains_have_centres_of_their_own(
         return module
 
     module = run(SAMPLERS[name], tmp_path / "all", num_chains=K, starts="same")
+    for centre, mask in zip(module.chain.gradients.centre, module.chain.sampler.masks, strict=True):
+        assert not centre[mask == 0].any()
     for chain in range(K):
         folder = tmp_path / str(chain)
         alone = run(partial(SAMPLERS[name], chain=chain), folder)

@@ -29,6 +29,7 @@ from lightning_sgmcmc import (
     GradientEstimator,
     Minibatch,
 )
+from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
 from scripts.bench.estimators import problem, variances
 from tests.toy import NOISE, NUM_FEATURES, Toy, ToyData, toy_data, trainer
@@ -198,6 +199,21 @@ def test_the_centre_moves_where_the_optimizer_had_not_arrived() -> None:
     assert [torch.equal(b, a) for b, a in zip(before, after, strict=True)] == [True, False, False]
 
 
+def test_masked_weights_are_zero_at_the_centre() -> None:
+    """Those that are pruned after the centre was taken, too, where burn-in ends."""
+    chain = bound(Toy(FLAT, linear(), gradients=ControlVariate()), BatchStream(small(), 2))
+    estimator, theta = chain.gradients, chain.sampler.params[0]
+    assert isinstance(estimator, ControlVariate)
+    estimator.prepare(step=1, start=1, burn_in=5)
+    mask = torch.tensor([[1.0, 0.0, 1.0]]).double()
+    expected = theta.detach() * mask
+    chain.sampler.set_masks([mask])
+    move(chain, 100 * mask)  # where the potential is higher
+    estimator.prepare(5, 1, 5, chain.sampler.masks)
+    assert estimator.centre is not None
+    assert torch.equal(estimator.centre[0], expected)
+
+
 def test_without_an_optimizer_the_centre_is_where_burn_in_ends() -> None:
     found = centres(Toy(FLAT, gradients=ControlVariate(), burn_in=4), 8)
     assert [c is None for c in found] == [True] * 4 + [False] * 4
@@ -278,6 +294,23 @@ def test_one_estimator_serves_many_chains() -> None:
     chain.advance(chain.minibatch())
     assert chain.gradients is not given
     assert given.centre is None
+
+
+def test_a_chain_goes_on_with_another_estimator(tmp_path: Path) -> None:
+    """Its centre is where the chain continues; what the other one cost stays counted."""
+
+    def run(folder: Path, steps: int, gradients: GradientEstimator, **more: Any) -> Toy:
+        module = Toy(gradients=gradients, burn_in=2)
+        trainer(folder, steps, [ChainCheckpoint(5)]).fit(module, datamodule=ToyData(), **more)
+        return module
+
+    first = run(tmp_path, 10, SVRG(100))
+    last = {"ckpt_path": str(tmp_path / "checkpoints" / "last.ckpt"), "weights_only": True}
+    again = run(tmp_path, 15, Minibatch(), **last)
+    assert again.chain.num_gradients == first.chain.num_gradients + 5
+    third = run(tmp_path, 20, ControlVariate(), **last)
+    assert third.chain.num_gradients == again.chain.num_gradients + 10 + 4
+    assert torch.equal(third.chain.gradients.centre[0], again.chain.sampler.params[0])  # type: ignore[attr-defined]
 
 
 # What is refused.
