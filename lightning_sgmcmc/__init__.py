@@ -44,7 +44,7 @@ from lightning_sgmcmc.samplers import (
     NaturalLangevin,
     Sampler,
 )
-from lightning_sgmcmc.target import Target
+from lightning_sgmcmc.target import SVRG, ControlVariate, GradientEstimator, Minibatch, Target
 
 __all__ = [
     "HAMCMC",
@@ -55,20 +55,24 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "SVRG",
     "AveragedLBFGS",
     "BatchStream",
     "BlockDecay",
     "BlockFisher",
     "ConstantStep",
+    "ControlVariate",
     "CyclicalCosine",
     "DiagonalFisher",
     "FanInGaussianPrior",
     "FlatPrior",
     "FullFisher",
     "GaussianPrior",
+    "GradientEstimator",
     "Identity",
     "LaplacePrior",
     "LayerwiseGaussianPrior",
+    "Minibatch",
     "NaturalLangevin",
     "NormalInverseGammaPrior",
     "PolynomialDecay",

@@ -21,7 +21,7 @@ from lightning_sgmcmc.chain import BatchStream, Chain, OptimizerBurnIn, Starts, 
 from lightning_sgmcmc.chain.processes import Processes, leave_at_exit
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.samplers import Sampler
-from lightning_sgmcmc.target import Batch
+from lightning_sgmcmc.target import Batch, GradientEstimator
 
 
 class SGMCMCModule(Task, L.LightningModule):
@@ -43,6 +43,9 @@ class SGMCMCModule(Task, L.LightningModule):
             ``draws``, a :class:`~lightning_sgmcmc.chain.schedules.Cycle`, also says which states
             are draws.
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
+        gradients: How the sampler's gradients are estimated from a minibatch:
+            :class:`~lightning_sgmcmc.ControlVariate`, :class:`~lightning_sgmcmc.SVRG`, or None for
+            the minibatch's own.
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain
             whose C still adapts and whose target is biased, and the run says so.
         step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one,
@@ -78,6 +81,7 @@ class SGMCMCModule(Task, L.LightningModule):
         num_data: int | None = None,
         schedule: Callable[[Optimizer], LRScheduler] = ConstantStep,
         burn_in_optimizer: OptimizerBurnIn | None = None,
+        gradients: GradientEstimator | None = None,
         freeze_preconditioner: bool = True,
         step_fraction: float = 0.1,
         curvature_batches: int = 4,
@@ -114,6 +118,7 @@ class SGMCMCModule(Task, L.LightningModule):
             DrawSchedule(burn_in, thinning, cycle, optimizer_steps),
             schedule,
             burn_in_optimizer=burn_in_optimizer,
+            gradients=gradients,
             num_chains=num_chains,
             starts=starts,
             sample=sample,
@@ -203,11 +208,12 @@ class SGMCMCModule(Task, L.LightningModule):
         self.log("val/nll", nll.mean(), batch_size=nll.shape[-1], sync_dist=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Name the task in the checkpoint."""
+        """Name the task in the checkpoint, and add what gradients are estimated by."""
         checkpoint["sgmcmc_task"] = type(self).__name__
+        checkpoint["sgmcmc_gradients"] = self.chain.gradients.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another task.
+        """Refuse a checkpoint of another task, and continue the gradient estimator.
 
         Raises:
             ValueError: If the checkpoint names another one.
@@ -218,3 +224,4 @@ class SGMCMCModule(Task, L.LightningModule):
                 f"the checkpoint is of {task}, not of {type(self).__name__}: continue a run with "
                 "the task that started it"
             )
+        self.chain.gradients.load_state_dict(checkpoint["sgmcmc_gradients"])

@@ -139,6 +139,26 @@ class BatchStream:
             t.index_select(0, flat).view(*indices.shape, *t.shape[1:]) for t in self.tensors
         )
 
+    def whole(self) -> Iterator[tuple[Tensor, ...]]:
+        """Yield this rank's share of the whole data, in batches of its share of a minibatch.
+
+        Each is like a minibatch in shape, [K, n, ...] for K stacked chains, and without a copy.
+        """
+        base, more = divmod(self.num_data, self.world_size)
+        start = self.rank * base + min(self.rank, more)
+        stop = start + base + (self.rank < more)
+        size = self.batch_size // self.world_size
+        for first in range(start, stop, size):
+            parts = tuple(t[first : min(first + size, stop)] for t in self.tensors)
+            if self.stacked:
+                parts = tuple(t.expand(self.num_chains, *t.shape) for t in parts)
+            yield parts
+
+    @property
+    def batches_a_pass(self) -> int:
+        """Minibatches that hold the whole data, the last one in part: ceil(N / n)."""
+        return -(-self.num_data // self.batch_size)
+
     def _drawn(self, counter: int) -> Tensor:
         """Return the permutations of an epoch or the indices of a block, of every chain."""
         if self._cached is None or self._cached[0] != counter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,8 @@ from lightning_sgmcmc.chain.stack import ChainStack, holding
 from lightning_sgmcmc.chain.starts import Starts, starts
 from lightning_sgmcmc.chain.task import Task
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler, Stacked
-from lightning_sgmcmc.target import Batch, PerExample, Target
+from lightning_sgmcmc.samplers.gradients import present_gradients
+from lightning_sgmcmc.target import Batch, GradientEstimator, Minibatch, PerExample, Target
 
 MakeSampler = Callable[[Iterable[Any]], Sampler]
 
@@ -45,6 +47,8 @@ class Chain:
         draws: Which states are draws.
         make_schedule: Called with the sampler, returns the scheduler of its step size.
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
+        gradients: How the sampler's gradients are estimated from a minibatch; None for the
+            minibatch's own. The optimizer takes the minibatch's own.
         num_chains: K.
         starts: Where the other chains start than the first: see
             :func:`~lightning_sgmcmc.chain.starts`. By default anew as the network was initialised,
@@ -60,6 +64,7 @@ class Chain:
         draw_weight: Weight in averages of the state that the last step made.
         stream: The minibatch stream; None where a loader of another kind is used.
         target: The potential; None before :meth:`bind`.
+        gradients: The gradient estimator, this chain's own.
         processes: The processes that run chains together.
     """
 
@@ -71,6 +76,7 @@ class Chain:
         make_schedule: Callable[[Optimizer], LRScheduler] = ConstantStep,
         *,
         burn_in_optimizer: OptimizerBurnIn | None = None,
+        gradients: GradientEstimator | None = None,
         num_chains: int = 1,
         starts: Starts | None = None,
         sample: Sequence[str] | None = None,
@@ -82,6 +88,8 @@ class Chain:
         self.num_chains, self._num_data = num_chains, num_data
         self._make_sampler, self._make_schedule = make_sampler, make_schedule
         self._burn_in_optimizer = burn_in_optimizer
+        # A copy: the centre of one chain is not that of another.
+        self.gradients: GradientEstimator = copy.copy(gradients or Minibatch())
         self._starts: Starts = starts or ("same" if pretrained else "reinitialise")
         self._sample, self._pretrained = sample, pretrained
         self.stack: ChainStack | None = None
@@ -181,6 +189,7 @@ class Chain:
             )
         sampler.num_data = self._num_data or checks.training_set_size(loader)
         checks.check_batches(sampler, self.stream)
+        checks.check_gradients(sampler, self.gradients, self.stream)
         self._attach_target()
         checks.check_freezing(sampler, self.draws, self.freezes)
 
@@ -211,6 +220,9 @@ class Chain:
             target.draw_labels = self._labels()
             target.label_uniforms = self.task.label_uniforms
         sampler.attach(target)
+        target.correction = self._correction
+        if self.stream is not None:
+            self.gradients.bind(target, self.stream.whole, self.stream.batches_a_pass)
 
     def _labels(self) -> Callable[[Batch, Tensor], Batch] | None:
         """Return how a batch gets labels drawn from the model, None where the task does not say."""
@@ -252,10 +264,15 @@ class Chain:
         if which:
             self.last_loss = self._optimizer_step(batch, take, backward).detach()
         else:
+            # Before the gradient at the weights: a task may keep what its last ``nll`` computed.
+            correction = self._correction(batch)
+            self.gradients.evaluations += correction is not None
 
             def closure() -> Tensor:
                 self.sampler.zero_grad()
-                return self._gradient(batch, backward)
+                loss = self._gradient(batch, backward)
+                self._correct(correction)
+                return loss
 
             self.last_loss = take(0, closure).detach()
             self.draw_weight = self._weight()
@@ -289,6 +306,18 @@ class Chain:
             loss: Tensor = self.evaluate("nll", batch, self.own_batches).mean(-1)
             backward(loss.sum())
         return loss
+
+    def _correction(self, batch: Batch) -> list[Tensor] | None:
+        """Return what the estimator adds to the gradient of a batch, the same wherever it is."""
+        start, burn_in = self.optimizer_steps, self.draws.burn_in
+        self.gradients.prepare(self.steps, start, burn_in, self.sampler.masks)
+        return self.gradients.correction(batch)
+
+    def _correct(self, correction: list[Tensor] | None) -> None:
+        """Add a correction to the gradients in place."""
+        if correction is not None:
+            with torch.no_grad():
+                torch._foreach_add_(present_gradients(self.sampler.params), correction)
 
     def _weight(self) -> float:
         """Return the weight of the state that a step has just made: that step's size."""
@@ -401,7 +430,8 @@ class Chain:
     @property
     def num_gradients(self) -> int:
         """Minibatch gradients computed so far by a chain, all kinds counted."""
-        return self.sampler.gradients + min(self.steps, self.optimizer_steps)
+        taken = self.sampler.gradients + min(self.steps, self.optimizer_steps)
+        return taken + self.gradients.evaluations
 
     @property
     def lr(self) -> float:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.samplers import Sampler
+from lightning_sgmcmc.target import GradientEstimator
 from lightning_sgmcmc.target.vmapped_gradients import mixing_layers
 
 
@@ -72,6 +73,28 @@ def check_batches(sampler: Sampler, stream: BatchStream | None) -> None:
         raise ValueError(
             f"num_data = {given} is smaller than the batch of {stream.batch_size}: N is the number "
             "of training examples"
+        )
+
+
+def check_gradients(
+    sampler: Sampler, gradients: GradientEstimator, stream: BatchStream | None
+) -> None:
+    """Raise ValueError where a gradient estimator has no use or breaks the sampler's law."""
+    if not gradients.needs_whole_data:
+        return
+    if stream is None:
+        raise ValueError(
+            f"{gradients!r} needs the gradient of the whole data: train on a BatchStream"
+        )
+    if stream.sampling == "full":
+        raise ValueError(
+            f"{gradients!r} has no noise to take away from gradients of the whole data: leave it "
+            'out, or choose another sampling than "full"'
+        )
+    if sampler.batches == "independent":
+        raise ValueError(
+            f"{sampler.name} counts the noise of plain minibatches in its law, which {gradients!r} "
+            "would take away: leave it out, or choose another sampler"
         )
 
 

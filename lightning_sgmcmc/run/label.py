@@ -10,6 +10,7 @@ from lightning_sgmcmc.chain.schedules import ConstantStep
 from lightning_sgmcmc.common.arguments import arguments_of, listed
 from lightning_sgmcmc.preconditioners import AveragedLBFGS, Identity, Preconditioner
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
+from lightning_sgmcmc.target import GradientEstimator, Minibatch
 
 #: What has a place of its own beside a sampler's options.
 _APART = (
@@ -17,20 +18,26 @@ _APART = (
 )  # fmt: skip
 
 
-def describe(sampler: Sampler, schedule: LRScheduler, batches: str) -> dict[str, Any]:
+def describe(
+    sampler: Sampler,
+    schedule: LRScheduler,
+    batches: str,
+    gradients: GradientEstimator | None = None,
+) -> dict[str, Any]:
     """Return what a chain was built of, read from the objects that took its steps.
 
     Args:
         sampler: The sampler.
         schedule: Of its step size.
         batches: How minibatches were drawn.
+        gradients: How gradients were estimated from them; None for the minibatch's own.
 
     Returns:
         ``label``, a line of words; the sampler's name, class and own ``options``; ``metric``, C
         with its arguments, and whether it is constant, adapting or frozen; the ``prior``; ``step``
         on the mean loss, the ``first`` and the ``last``, whether it was ``auto`` or given, and its
-        schedule; temperature, increments and batches. ``preconditioner`` and ``lr`` are C and the
-        last step once more.
+        schedule; temperature, increments, batches and gradients. ``preconditioner`` and ``lr`` are
+        C and the last step once more.
     """
     own = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
     metric = own.preconditioner
@@ -60,6 +67,7 @@ def describe(sampler: Sampler, schedule: LRScheduler, batches: str) -> dict[str,
         "increments": own.increments,
         "implementation": sampler.implementation,
         "batches": batches,
+        "gradients": repr(gradients or Minibatch()),
     }
     return described | {"label": _label(described, metric, isinstance(schedule, ConstantStep))}
 
@@ -87,6 +95,8 @@ def _label(described: dict[str, Any], metric: Preconditioner, constant: bool) ->
         f"lr {step['last' if constant else 'first']:.3g}" + (f" ({', '.join(how)})" if how else ""),
         described["prior"],
     ]
+    if described["gradients"] != repr(Minibatch()):
+        parts.append(described["gradients"])
     if described["temperature"] != 1:
         parts.append(f"T = {described['temperature']:g}")
     if described["increments"] != "gaussian":

@@ -158,7 +158,7 @@ def build(
         "schema": 1,
         "provenance": provenance(chain.device),
         "task": name,
-        "sampler": label.describe(sampler, chain.schedule, chain.batch_law),
+        "sampler": label.describe(sampler, chain.schedule, chain.batch_law, chain.gradients),
         "seed": sampler.seed,
         "temperature": sampler.temperature,
         "num_data": sampler.num_data,

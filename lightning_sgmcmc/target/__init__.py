@@ -1,6 +1,20 @@
-"""The potential, its derivatives, and statistics of per-example gradients."""
+"""The potential, its derivatives, estimates of its gradient, and per-example gradients."""
 
+from lightning_sgmcmc.target.estimators import (
+    SVRG,
+    ControlVariate,
+    GradientEstimator,
+    Minibatch,
+)
 from lightning_sgmcmc.target.per_example import PerExample
 from lightning_sgmcmc.target.potential import Batch, Target
 
-__all__ = ["Batch", "PerExample", "Target"]
+__all__ = [
+    "SVRG",
+    "Batch",
+    "ControlVariate",
+    "GradientEstimator",
+    "Minibatch",
+    "PerExample",
+    "Target",
+]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -49,6 +49,8 @@ class Target:
             self.prior.attach(self.params, chain_dims)
         self._reduce, self.chain_dims = reduce, chain_dims
         self._batch: tuple[Batch] | None = None
+        #: What the chain's estimator adds to the gradient of a minibatch; None for nothing.
+        self.correction: Callable[[Batch], list[Tensor] | None] = lambda batch: None
         #: Statistics of per-example gradients, for samplers that need them.
         self.per_example: PerExample | None = None
         #: Maps a batch and uniforms [B, m] to the batch with labels drawn from the model.
@@ -111,6 +113,30 @@ class Target:
         with torch.enable_grad():
             grads = list(torch.autograd.grad(self.mean_nll(batch).sum(), self.params))
         return self.reduced(grads)
+
+    def estimate(self, batch: Batch) -> list[Tensor]:
+        """Return the chain's estimate of the gradient of the mean NLL of the data.
+
+        It is :meth:`gradient` of the batch with the correction of the chain's
+        :class:`~lightning_sgmcmc.target.GradientEstimator`, averaged over the ranks.
+        """
+        correction = self.correction(batch)
+        grads = self.gradient(batch)
+        if correction is not None:
+            torch._foreach_add_(grads, correction)
+        return grads
+
+    @contextmanager
+    def holding(self, weights: Sequence[Tensor]) -> Iterator[None]:
+        """Let the parameters hold other weights for a while."""
+        with torch.no_grad():
+            kept = [p.detach().clone() for p in self.params]
+            torch._foreach_copy_(self.params, list(weights))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self.params, kept)
 
     def curvature(
         self, vectors: Sequence[Tensor], batches: Sequence[Batch], with_prior: bool = True

@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from safetensors.torch import save_file
-from lightning_sgmcmc import HASGLD, SGHMC, GaussianPrior, RMSProp
+from lightning_sgmcmc import HASGLD, SGHMC, SVRG, ControlVariate, GaussianPrior, RMSProp
+from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
 
@@ -34,7 +35,15 @@ prior = GaussianPrior(variance=4.0)
 make = {
     "hasgld": partial(HASGLD, lr=0.05, prior=prior),
     "sghmc": partial(SGHMC, lr="auto", prior=prior, preconditioner=RMSProp(floor=0.5)),
+    "svrg": partial(HASGLD, lr=0.05, prior=prior),
+    "control variate": partial(SGHMC, lr="auto", prior=prior),
 }[sampler]
+chosen = {}
+if sampler == "svrg":
+    chosen["gradients"] = SVRG(9)
+if sampler == "control variate":
+    adam = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 40)
+    chosen = {"gradients": ControlVariate(), "burn_in_optimizer": adam}
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, 1)).double()
 
@@ -52,7 +61,7 @@ class Module(Toy):
             with torch.no_grad():
                 self.net[0].weight += 1e-3
 
-module = Module(make, net, burn_in=100, thinning=20)
+module = Module(make, net, burn_in=100, thinning=20, **chosen)
 extra = {"strategy": "ddp", "devices": processes} if processes > 1 else {}
 run = trainer(folder, 200, [ChainCheckpoint(70)], **extra)
 run.fit(module, datamodule=ToyData())
@@ -85,7 +94,7 @@ def launch(
     )
 
 
-@pytest.mark.parametrize("sampler", ["sghmc", "hasgld"])
+@pytest.mark.parametrize("sampler", ["sghmc", "hasgld", "svrg", "control variate"])
 def test_two_processes_are_one_chain(tmp_path: Path, sampler: str) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     for folder, processes in ((one, 1), (two, 2)):

@@ -17,7 +17,16 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp
+from lightning_sgmcmc import (
+    HASGLD,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SVRG,
+    ControlVariate,
+    GaussianPrior,
+    RMSProp,
+)
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
@@ -30,7 +39,10 @@ SAMPLERS: dict[str, Any] = {
     "sghmc": partial(SGHMC, lr="auto", prior=PRIOR),
     "hasgld": partial(HASGLD, lr=0.05, prior=PRIOR),
     "hasgld_paper": partial(HASGLD, lr=1e-3, prior=PRIOR, paper_mode=True),
+    "control_variate": partial(SGHMC, lr=1e-2, prior=PRIOR),
+    "svrg": partial(PSGLD, lr=1e-3, prior=PRIOR),
 }
+GRADIENTS = {"control_variate": ControlVariate(), "svrg": SVRG(4)}
 
 
 def module(name: str) -> Toy:
@@ -39,8 +51,16 @@ def module(name: str) -> Toy:
     sampler = SAMPLERS[name]
     if name == "sghmc":
         sampler = partial(SGHMC, lr="auto", prior=PRIOR, preconditioner=RMSProp(floor=0.5))
-    burn_in = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 9) if name == "sghmc" else None
-    return Toy(sampler, net, burn_in=13, thinning=3, burn_in_optimizer=burn_in)
+    optimized = name in ("sghmc", "control_variate")
+    burn_in = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 9) if optimized else None
+    return Toy(
+        sampler,
+        net,
+        burn_in=13,
+        thinning=3,
+        burn_in_optimizer=burn_in,
+        gradients=GRADIENTS.get(name),
+    )
 
 
 def draws(folder: Path) -> dict[str, dict[str, torch.Tensor]]:

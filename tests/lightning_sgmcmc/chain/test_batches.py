@@ -110,3 +110,18 @@ def test_errors() -> None:
             BatchStream([torch.zeros(2)], size)
     with pytest.raises(ValueError, match="6 does not divide among 4 processes"):
         stream("independent", world_size=4)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("chains", [None, 4])
+def test_shares_of_the_whole_data_join_to_it(world: int, chains: int | None) -> None:
+    shares = []
+    for rank in range(world):
+        own = stream("reshuffled", rank=rank, world_size=world, num_chains=chains)
+        parts = list(own.whole())
+        assert len(parts) <= own.batches_a_pass == 5
+        assert all(part[0].shape[-1] <= 6 // world for part in parts)
+        shares += [part[1] for part in parts]
+    joined = torch.cat(shares, dim=-1)
+    assert torch.equal(joined, (torch.arange(25) * 10.0).expand_as(joined))
+    assert joined.shape == ((25,) if chains is None else (4, 25))

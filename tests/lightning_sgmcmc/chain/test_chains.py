@@ -21,10 +21,13 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    SVRG,
     AveragedLBFGS,
+    ControlVariate,
     DiagonalFisher,
     FullFisher,
     GaussianPrior,
+    GradientEstimator,
     NaturalLangevin,
     RMSProp,
     load_posterior,
@@ -110,6 +113,41 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
     assert not torch.allclose(ends[0], ends[1], atol=1e-2)
 
 
+@pytest.mark.parametrize("gradients", [ControlVariate(), SVRG(4)], ids=["fixed", "svrg"])
+@pytest.mark.parametrize(
+    "name", ["SGHMC-RMSProp", "NaturalLangevin", "HAMCMC", "HASGLD", "SGLD-DiagonalFisher"]
+)
+def test_stacked_chains_have_centres_of_their_own(
+    tmp_path: Path, name: str, gradients: GradientEstimator
+) -> None:
+    """Each of K chains ends where it ends alone, after an optimizer and pruning."""
+    settings: dict[str, Any] = {
+        "burn_in": 12,
+        "thinning": 13,
+        "gradients": gradients,
+        "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.SGD, lr=0.01), 5),
+    }
+
+    def run(make: Any, folder: Path, **more: Any) -> Toy:
+        module = Toy(make, net(), **settings, **more)
+        pruning = [GradualPruning(0.3, start=6, stop=11, every=2)]
+        trainer(folder, 25, pruning).fit(module, datamodule=ToyData())
+        return module
+
+    module = run(SAMPLERS[name], tmp_path / "all", num_chains=K, starts="same")
+    for chain in range(K):
+        folder = tmp_path / str(chain)
+        alone = run(partial(SAMPLERS[name], chain=chain), folder)
+        expected, found = weights(folder, chain, 25), weights(tmp_path / "all", chain, 25)
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=2e-4, atol=2e-5)
+        assert alone.chain.num_gradients == module.chain.num_gradients
+        for ours, its in zip(
+            alone.chain.gradients.centre, module.chain.gradients.centre, strict=True
+        ):
+            torch.testing.assert_close(its[chain], ours, rtol=2e-4, atol=2e-5)
+
+
 def test_starts_are_each_chains_own(tmp_path: Path) -> None:
     """Chain 0 starts at the net, the others where reset_parameters puts them, by the seed."""
 
@@ -150,8 +188,13 @@ def test_starts_leave_what_is_not_sampled(tmp_path: Path) -> None:
     assert torch.equal(layers[1].running_mean, torch.full((4,), 5.0))
 
 
-@pytest.mark.parametrize("name", ["PSGLD", "SGHMC", "HASGLD"])
-def test_stacked_chains_resume_to_the_bit(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "gradients"),
+    [("PSGLD", None), ("SGHMC", SVRG(7)), ("SGHMC", ControlVariate()), ("HASGLD", None)],
+)
+def test_stacked_chains_resume_to_the_bit(
+    tmp_path: Path, name: str, gradients: GradientEstimator | None
+) -> None:
     def run(folder: Path, steps: int, resume: bool = False) -> Toy:
         module = Toy(
             SAMPLERS[name],
@@ -160,6 +203,7 @@ def test_stacked_chains_resume_to_the_bit(tmp_path: Path, name: str) -> None:
             burn_in=10,
             thinning=3,
             burn_in_optimizer=OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 5),
+            gradients=gradients,
         )
         trainer(folder, steps, [ChainCheckpoint(5)]).fit(
             module,

@@ -1,0 +1,361 @@
+"""Gradient estimators: their laws by enumeration and in closed form, their centres, their cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import (
+    HASGLD,
+    HMC,
+    SGFS,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    SVRG,
+    BatchStream,
+    ControlVariate,
+    GaussianPrior,
+    GradientEstimator,
+    Minibatch,
+)
+from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
+from tests.toy import NOISE, NUM_FEATURES, Toy, ToyData, toy_data, trainer
+
+FLAT = partial(SGLD, lr=0.1, temperature=0.0)
+LAW: dict[str, Callable[[], GradientEstimator]] = {
+    "minibatch": Minibatch,
+    "control variate": ControlVariate,
+    "svrg": partial(SVRG, 5),
+}
+
+
+def bound(module: Toy, stream: BatchStream) -> Chain:
+    """Return a module's chain, ready for its first step."""
+    chain = module.chain
+    chain.select()
+    chain.place()
+    chain.build()
+    chain.bind(stream)
+    return chain
+
+
+def small(size: int = 6) -> tuple[Tensor, Tensor]:
+    x, y = toy_data(size=size)
+    return x.double(), y.double()
+
+
+def linear() -> nn.Module:
+    return nn.Linear(NUM_FEATURES, 1, bias=False).double()
+
+
+def move(chain: Chain, by: Tensor) -> None:
+    with torch.no_grad():
+        chain.sampler.params[0] += by
+
+
+# Laws.
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("name", LAW)
+def test_mean_and_covariance_over_all_batches(name: str, replacement: bool) -> None:
+    """Enumerated, against the linear model's: grad_i(w) = x_i (x_i' w - y_i) / NOISE^2."""
+    x, y = small()
+    N, n = len(x), 2
+    chain = bound(Toy(FLAT, linear(), gradients=LAW[name]()), BatchStream((x, y), n, "independent"))
+    assert chain.target is not None
+    centre = chain.sampler.params[0].detach().clone()
+    chain.target.estimate((x[:n], y[:n]))  # takes the centre
+    move(chain, torch.tensor([0.5, -1.0, 2.0]))
+    every = itertools.product if replacement else itertools.combinations
+    rows = [list(r) for r in (every(range(N), repeat=n) if replacement else every(range(N), n))]  # type: ignore[operator,call-arg]
+    found = torch.stack([chain.target.estimate((x[r], y[r]))[0][0] for r in rows]).detach().numpy()
+
+    X, w, c = x.numpy(), chain.sampler.params[0].detach().numpy()[0], centre.numpy()[0]
+    each = X * (X @ w - y.numpy())[:, None] / NOISE**2
+    np.testing.assert_allclose(found.mean(0), each.mean(0), rtol=1e-12)
+    parts = each if name == "minibatch" else X * (X @ (w - c))[:, None] / NOISE**2
+    expected = np.cov(parts.T, bias=True) / n * (1 if replacement else (N - n) / (N - 1))
+    np.testing.assert_allclose(np.cov(found.T, bias=True), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["control variate", "svrg"])
+def test_at_its_centre_the_gradient_is_exact(name: str) -> None:
+    x, y = small()
+    chain = bound(Toy(FLAT, linear(), gradients=LAW[name]()), BatchStream((x, y), 2))
+    assert chain.target is not None
+    whole = chain.target.gradient((x, y))[0]
+    for step in range(3):
+        torch.testing.assert_close(chain.target.estimate(chain.minibatch(step))[0], whole)
+
+
+class Logistic(Toy):
+    """y in {0, 1}, logit w'x."""
+
+    def nll(self, batch: Any) -> Tensor:
+        x, y = batch
+        logit = self(x).squeeze(-1)
+        return functional.binary_cross_entropy_with_logits(logit, y, reduction="none")
+
+
+def test_noise_grows_with_the_squared_distance() -> None:
+    """The trace of the covariance over all single examples: a rate of 2 near the centre."""
+    x, y = small(40)
+    y = (y > 0).double()
+    chain = bound(
+        Logistic(FLAT, linear(), gradients=ControlVariate()), BatchStream((x, y), 1, "independent")
+    )
+    assert chain.target is not None
+    direction = torch.tensor([0.6, 0.0, -0.8])
+    chain.target.estimate((x[:1], y[:1]))
+    distances, traces = [1e-3, 1e-2, 1e-1], []
+    last = 0.0
+    for distance in distances:
+        move(chain, (distance - last) * direction)
+        last = distance
+        rows = [chain.target.estimate((x[i : i + 1], y[i : i + 1]))[0][0] for i in range(40)]
+        traces.append(float(torch.stack(rows).var(0, correction=0).sum()))
+    rates = np.diff(np.log(traces)) / np.diff(np.log(distances))
+    np.testing.assert_allclose(rates, 2.0, atol=0.05)
+
+
+def posterior_at_mode(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mode and the Hessian of U of logistic regression with prior N(0, I)."""
+    w = torch.zeros(x.shape[1], dtype=x.dtype)
+    for _ in range(30):
+        p = torch.sigmoid(x @ w)
+        hessian = (x * (p * (1 - p))[:, None]).T @ x + torch.eye(len(w), dtype=x.dtype)
+        w = w - torch.linalg.solve(hessian, x.T @ (p - y) + w)
+    return w, hessian
+
+
+def variances(seed: int, gradients: GradientEstimator | None, sampling: Any) -> Tensor:
+    """Return the variances of 25 weights under SGHMC at .02 of its largest stable step.
+
+    N = 1,000, batches of 50, momentum .95; 60 chains that start in the Laplace approximation, a
+    control variate's centre being the mode.
+    """
+    K, D, N, steps, warm = 60, 25, 1000, 250, 100
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    w = torch.randn(D, generator=generator, dtype=torch.float64) / 2
+    y = (torch.rand(N, generator=generator) < torch.sigmoid(x @ w)).double()
+    mode, hessian = posterior_at_mode(x, y)
+    z = torch.randn(K, D, generator=generator, dtype=torch.float64)
+    starts = (
+        mode + torch.linalg.solve_triangular(torch.linalg.cholesky(hessian).mT, z.mT, upper=True).mT
+    )
+    largest = float(torch.linalg.eigvalsh(hessian)[-1]) / N
+    probe = SGHMC([nn.Parameter(torch.zeros(1))], 1.0, momentum=0.95)
+    lr = 0.02 * probe.max_stable_lr(largest)
+    module = Logistic(
+        partial(SGHMC, lr=lr, momentum=0.95, prior=GaussianPrior(1.0), seed=seed),
+        nn.Linear(D, 1, bias=False).double(),
+        num_chains=K,
+        starts="same",
+        gradients=gradients,
+    )
+    chain = bound(module, BatchStream((x, y), 50, sampling))
+    assert chain.target is not None
+    weights = chain.sampler.params[0]
+    with torch.no_grad():
+        weights.copy_(mode.expand(K, 1, D))
+        chain.target.estimate(chain.minibatch())  # takes the centre at the mode
+        weights.copy_(starts[:, None])
+    squares = []
+    for _ in range(steps):
+        chain.advance(chain.minibatch())
+        if chain.steps > warm:
+            squares.append(((weights.detach()[:, 0] - mode) ** 2).mean(0))
+    return torch.stack(squares).mean(0)
+
+
+def test_a_control_variate_takes_nine_tenths_of_the_heat_away() -> None:
+    """Under momentum, where minibatch noise heats most; three standard errors of three seeds."""
+    seeds = range(3)
+    whole = [variances(s, None, "full") for s in seeds]
+
+    def excess(make: Callable[[], GradientEstimator]) -> np.ndarray:
+        found = [variances(s, make(), "independent") for s in seeds]
+        return np.array([float((v / w).mean()) - 1 for v, w in zip(found, whole, strict=True)])
+
+    plain = excess(Minibatch)
+    assert (plain > 2).all()
+    # A centre on the chain is farther from it than the mode is, and as hot as the chain.
+    for make, most in ((ControlVariate, 0.1), (partial(SVRG, 20), 0.2)):
+        left = excess(make) / plain
+        assert left.mean() + 3 * left.std(ddof=1) / np.sqrt(len(seeds)) < most
+
+
+# The centre.
+
+
+def after_adam(steps: int, lr: float, gradients: GradientEstimator, **chain: Any) -> Toy:
+    return Toy(
+        partial(SGHMC, lr=0.02, momentum=0.9, prior=GaussianPrior(4.0)),
+        burn_in_optimizer=OptimizerBurnIn(partial(torch.optim.Adam, lr=lr), steps),
+        gradients=gradients,
+        **chain,
+    )
+
+
+def centres(module: Toy, steps: int) -> list[Tensor | None]:
+    """Return the centre that each step has used."""
+    chain, found = bound(module, ToyData().train_dataloader()), []
+    for _ in range(steps):
+        chain.advance(chain.minibatch())
+        centre = getattr(chain.gradients, "centre")  # noqa: B009
+        found.append(None if centre is None else centre[0].clone())
+    return found
+
+
+@pytest.mark.parametrize("num_chains", [1, 3])
+def test_the_centre_stays_at_a_mode(num_chains: int) -> None:
+    torch.manual_seed(0)
+    found = centres(
+        after_adam(300, 0.05, ControlVariate(), burn_in=320, num_chains=num_chains), 325
+    )
+    assert found[:300] == [None] * 300
+    assert all(c is not None and torch.equal(c, found[300]) for c in found[300:])  # type: ignore[arg-type]
+
+
+def test_the_centre_moves_where_the_optimizer_had_not_arrived() -> None:
+    """Chain 0 starts at the mode, the others far away: the centres of those alone move."""
+    torch.manual_seed(0)
+    module = after_adam(1, 1e-6, ControlVariate(), burn_in=60, num_chains=3, starts="prior")
+    x, y = toy_data()
+    with torch.no_grad():
+        module.net.weight.copy_(torch.linalg.lstsq(x, y[:, None]).solution.T)
+    found = centres(module, 65)
+    before, after = found[58], found[62]
+    assert before is not None
+    assert after is not None
+    assert torch.equal(found[1], before)  # type: ignore[arg-type]
+    assert [torch.equal(b, a) for b, a in zip(before, after, strict=True)] == [True, False, False]
+
+
+def test_without_an_optimizer_the_centre_is_where_burn_in_ends() -> None:
+    found = centres(Toy(FLAT, gradients=ControlVariate(), burn_in=4), 8)
+    assert [c is None for c in found] == [True] * 4 + [False] * 4
+    assert len({tuple(c.flatten().tolist()) for c in found[4:]}) == 1  # type: ignore[union-attr]
+
+
+def test_svrg_takes_a_new_centre_every_so_many_steps_and_where_burn_in_ends() -> None:
+    found = centres(Toy(partial(SGLD, lr=0.1), gradients=SVRG(5), burn_in=12), 30)
+    changes = [
+        i
+        for i in range(1, 30)
+        if not torch.equal(found[i], found[i - 1])  # type: ignore[arg-type]
+    ]
+    assert changes == [5, 10, 12, 17, 22, 27]
+
+
+def test_a_likelihood_that_changes_in_burn_in_is_measured_anew(tmp_path: Path) -> None:
+    class Rescaled(Toy):
+        scale = 1.0
+
+        def nll(self, batch: Any) -> Tensor:
+            return self.scale * super().nll(batch)
+
+        def on_burn_in_end(self) -> None:
+            self.scale = 0.5
+
+    module = Rescaled(
+        partial(SGLD, lr=0.01, prior=GaussianPrior(4.0)),
+        gradients=ControlVariate(),
+        burn_in=8,
+        burn_in_optimizer=OptimizerBurnIn(partial(torch.optim.Adam, lr=0.01), 4),
+    )
+    trainer(tmp_path, 12).fit(module, datamodule=ToyData())
+    target, estimator = module.chain.target, module.chain.gradients
+    assert target is not None
+    assert isinstance(estimator, ControlVariate)
+    assert estimator.centre is not None
+    with target.holding(estimator.centre):
+        expected = target.gradient(toy_data())
+    torch.testing.assert_close(estimator.gradient, expected)
+
+
+# Steps and their cost.
+
+
+@pytest.mark.parametrize("name", LAW)
+def test_a_step_takes_the_estimate(name: str) -> None:
+    """At T = 0 and with a flat prior it moves by -lr times the estimate, and counts its cost."""
+    x, y = small(50)
+    chain = bound(Toy(FLAT, linear(), gradients=LAW[name]()), BatchStream((x, y), 8))
+    assert chain.target is not None
+    passes = 0
+    for step in range(11):
+        batch = chain.minibatch()
+        before = chain.sampler.params[0].detach().clone()
+        estimate = chain.target.estimate(batch)[0]
+        plain = chain.target.mean_nll(batch)
+        loss = chain.advance(batch)
+        torch.testing.assert_close(chain.sampler.params[0].detach(), before - 0.1 * estimate)
+        torch.testing.assert_close(loss, plain.detach())
+        passes += step % 5 == 0 if name == "svrg" else step == 0
+    expected = 11 if name == "minibatch" else 22 + 7 * passes  # ceil(50 / 8) = 7
+    assert chain.num_gradients == expected
+
+
+def test_a_second_gradient_on_the_same_batch_needs_no_second_correction(tmp_path: Path) -> None:
+    module = Toy(
+        partial(HASGLD, lr=0.05, prior=GaussianPrior(4.0)), burn_in=19, gradients=SVRG(100)
+    )
+    trainer(tmp_path, 20).fit(module, datamodule=ToyData())
+    assert module.chain.sampler.gradients == 2 * 19 + 1
+    assert module.chain.num_gradients == 2 * 19 + 1 + 20 + 4 + 4
+
+
+def test_one_estimator_serves_many_chains() -> None:
+    given = ControlVariate()
+    chain = bound(Toy(FLAT, linear(), gradients=given), BatchStream(small(), 2))
+    chain.advance(chain.minibatch())
+    assert chain.gradients is not given
+    assert given.centre is None
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("sampler", "stream", "message"),
+    [
+        (partial(SGLD, lr=1.0), DataLoader(TensorDataset(*small())), "train on a BatchStream"),
+        (partial(SGLD, lr=1.0), BatchStream(small(), 2, "full"), "no noise to take away"),
+        (partial(HMC, lr=1.0), BatchStream(small(), 2), "no noise to take away"),
+        (partial(SGFS, lr=0.1), BatchStream(small(), 2), "SGFS counts the noise of plain"),
+    ],
+)
+def test_refusals(sampler: Any, stream: Any, message: str) -> None:
+    module = Toy(sampler, linear(), gradients=ControlVariate())
+    with pytest.raises(ValueError, match=message):
+        bound(module, stream)
+
+
+def test_random_layers_are_refused() -> None:
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(NUM_FEATURES, 1)).double()
+    stream = BatchStream(small(), 6)
+    with pytest.raises(ValueError, match="take dropout and other random layers out"):
+        bound(Toy(FLAT, net, gradients=ControlVariate()), stream)
+    bound(Toy(FLAT, net.eval(), gradients=ControlVariate()), stream)
+    with pytest.raises(ValueError, match="recentre must be at least 1, got 0"):
+        SVRG(0)
+
+
+def test_a_thermostat_takes_what_noise_is_left(tmp_path: Path) -> None:
+    module = Toy(partial(SGNHT, lr=0.01), gradients=ControlVariate(), burn_in=1)
+    trainer(tmp_path, 4).fit(module, datamodule=ToyData())
+    assert module.chain.num_gradients == 1 + 3 * 2 + 4
