@@ -150,7 +150,7 @@ class BatchStream:
         size = self.batch_size // self.world_size
         for first in range(start, stop, size):
             parts = tuple(t[first : min(first + size, stop)] for t in self.tensors)
-            if self.stacked:
+            if self.num_chains is not None and self.stacked:
                 parts = tuple(t.expand(self.num_chains, *t.shape) for t in parts)
             yield parts
 

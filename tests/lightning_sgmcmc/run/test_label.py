@@ -9,7 +9,19 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_sgmcmc import HAMCMC, HASGLD, HMC, PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp
+from lightning_sgmcmc import (
+    HAMCMC,
+    HASGLD,
+    HMC,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SVRG,
+    ControlVariate,
+    GaussianPrior,
+    Minibatch,
+    RMSProp,
+)
 from lightning_sgmcmc.baselines import Optimized
 from lightning_sgmcmc.chain.schedules import BlockDecay, ConstantStep, PolynomialDecay
 from lightning_sgmcmc.run.label import describe
@@ -57,6 +69,17 @@ def params() -> list[Any]:
 def test_label(make: Callable[[Any], Any], label: str) -> None:
     sampler = make(params())
     assert describe(sampler, ConstantStep(sampler), "reshuffled")["label"] == label
+
+
+def test_an_estimator_is_named_where_it_is_not_the_minibatch() -> None:
+    sampler = SGHMC(params(), 0.1, temperature=0.5)
+    for gradients, said in ((ControlVariate(), "ControlVariate()"), (SVRG(8), "SVRG(recentre=8)")):
+        found = describe(sampler, ConstantStep(sampler), "reshuffled", gradients)
+        assert found["gradients"] == said
+        assert found["label"].endswith(f", FlatPrior(), {said}, T = 0.5")
+    plain = describe(sampler, ConstantStep(sampler), "reshuffled", Minibatch())
+    assert plain == describe(sampler, ConstantStep(sampler), "reshuffled")
+    assert "Minibatch" not in plain["label"]
 
 
 def test_a_frozen_metric_and_a_step_that_was_chosen() -> None:

@@ -30,6 +30,7 @@ from lightning_sgmcmc import (
     Minibatch,
 )
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
+from scripts.bench.estimators import problem, variances
 from tests.toy import NOISE, NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
 FLAT = partial(SGLD, lr=0.1, temperature=0.0)
@@ -130,64 +131,16 @@ def test_noise_grows_with_the_squared_distance() -> None:
     np.testing.assert_allclose(rates, 2.0, atol=0.05)
 
 
-def posterior_at_mode(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mode and the Hessian of U of logistic regression with prior N(0, I)."""
-    w = torch.zeros(x.shape[1], dtype=x.dtype)
-    for _ in range(30):
-        p = torch.sigmoid(x @ w)
-        hessian = (x * (p * (1 - p))[:, None]).T @ x + torch.eye(len(w), dtype=x.dtype)
-        w = w - torch.linalg.solve(hessian, x.T @ (p - y) + w)
-    return w, hessian
-
-
-def variances(seed: int, gradients: GradientEstimator | None, sampling: Any) -> Tensor:
-    """Return the variances of 25 weights under SGHMC at .02 of its largest stable step.
-
-    N = 1,000, batches of 50, momentum .95; 60 chains that start in the Laplace approximation, a
-    control variate's centre being the mode.
-    """
-    K, D, N, steps, warm = 60, 25, 1000, 250, 100
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(N, D, generator=generator, dtype=torch.float64)
-    w = torch.randn(D, generator=generator, dtype=torch.float64) / 2
-    y = (torch.rand(N, generator=generator) < torch.sigmoid(x @ w)).double()
-    mode, hessian = posterior_at_mode(x, y)
-    z = torch.randn(K, D, generator=generator, dtype=torch.float64)
-    starts = (
-        mode + torch.linalg.solve_triangular(torch.linalg.cholesky(hessian).mT, z.mT, upper=True).mT
-    )
-    largest = float(torch.linalg.eigvalsh(hessian)[-1]) / N
-    probe = SGHMC([nn.Parameter(torch.zeros(1))], 1.0, momentum=0.95)
-    lr = 0.02 * probe.max_stable_lr(largest)
-    module = Logistic(
-        partial(SGHMC, lr=lr, momentum=0.95, prior=GaussianPrior(1.0), seed=seed),
-        nn.Linear(D, 1, bias=False).double(),
-        num_chains=K,
-        starts="same",
-        gradients=gradients,
-    )
-    chain = bound(module, BatchStream((x, y), 50, sampling))
-    assert chain.target is not None
-    weights = chain.sampler.params[0]
-    with torch.no_grad():
-        weights.copy_(mode.expand(K, 1, D))
-        chain.target.estimate(chain.minibatch())  # takes the centre at the mode
-        weights.copy_(starts[:, None])
-    squares = []
-    for _ in range(steps):
-        chain.advance(chain.minibatch())
-        if chain.steps > warm:
-            squares.append(((weights.detach()[:, 0] - mode) ** 2).mean(0))
-    return torch.stack(squares).mean(0)
-
-
 def test_a_control_variate_takes_nine_tenths_of_the_heat_away() -> None:
     """Under momentum, where minibatch noise heats most; three standard errors of three seeds."""
     seeds = range(3)
-    whole = [variances(s, None, "full") for s in seeds]
+    runs = [
+        partial(variances, problem(s), fraction=0.02, chains=60, steps=250, seed=s) for s in seeds
+    ]
+    whole = [run(Minibatch(), "full")[0] for run in runs]
 
     def excess(make: Callable[[], GradientEstimator]) -> np.ndarray:
-        found = [variances(s, make(), "independent") for s in seeds]
+        found = [run(make(), "independent")[0] for run in runs]
         return np.array([float((v / w).mean()) - 1 for v, w in zip(found, whole, strict=True)])
 
     plain = excess(Minibatch)
