@@ -112,6 +112,10 @@ class ChainsInTurn(Sampler):
         """Return the bias of the variances at a fraction of the largest stable step."""
         return self.samplers[0].variance_bias(fraction)
 
+    def counted_noise(self, lr: float) -> float:
+        """Return the share of the injected noise that is left to the minibatches."""
+        return self.samplers[0].counted_noise(lr)
+
     def draw_weight(self) -> float:
         """Return the weight of the current states in averages over draws."""
         self._follow_lr()
