@@ -19,7 +19,7 @@ from lightning_sgmcmc.adaptation.heating import (
     scores_of,
 )
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.common.vectors import flatten, inner, unflatten
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import (
@@ -32,8 +32,6 @@ from lightning_sgmcmc.target import (
 
 # Curvatures below this part of the largest say nothing of how far a chain goes.
 _FLAT = 1e-4
-# Minibatches that show the curvature of a random direction.
-_CURVATURE_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,18 @@ class Plan:
         make: Returns its estimator.
         cost: Minibatch gradients a step.
         heating: What its noise does to the chain.
-        typical: Curvature of a random direction of law N(0, C), tr(C H) / d on average.
     """
 
     name: str
     make: Callable[[], GradientEstimator]
     cost: float
     heating: Heating
-    typical: float = 0.0
 
     def price(self, sampler: Sampler, lr: float) -> float:
         """Return the minibatch gradients in which a typical direction forgets where it was."""
-        return self.cost * relaxation_time(lr * self.typical, momentum_of(sampler))
+        return self.cost * relaxation_time(
+            lr * self.heating.typical_curvature, momentum_of(sampler)
+        )
 
 
 def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> list[Plan]:
@@ -92,7 +90,11 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
         found = [
             measure(chain, directions, batches, scores_about(target, centre, p)) for p in places
         ]
-        return replace(found[0], variance=np.max([f.variance for f in found], axis=0))
+        return replace(
+            found[0],
+            variance=np.max([f.variance for f in found], axis=0),
+            typical_variance=max(f.typical_variance for f in found),
+        )
 
     centre = getattr(estimator, "centre", None)
     if centre is not None:
@@ -100,13 +102,11 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
     found = [Plan("plain minibatches", Minibatch, 1.0, plain)]
     if chain.auto_gradients and _due(chain):
         assert chain.stream is not None
-        typical = _typical(chain, batches[:_CURVATURE_BATCHES])
         exact = chain.stream.batches_a_pass + 2.0
         found += [
             Plan("a control variate", ControlVariate, 2.0, about(here)),
             Plan("the whole data", FullGradient, exact, plain.noiseless()),
         ]
-        return [replace(plan, typical=typical) for plan in found]
     return found
 
 
@@ -117,20 +117,6 @@ def _due(chain: Chain) -> bool:
     return (
         free and chain.steps >= (start or burn_in) and not isinstance(chain.sampler, ChainsInTurn)
     )
-
-
-def _typical(chain: Chain, batches: Sequence[Batch]) -> float:
-    """Return v' H v / v' C^-1 v for v of law N(0, C), the mean over chains."""
-    sampler, target = chain.sampler, chain.target
-    assert target is not None
-    dims = sampler.chain_dims
-    z = [x.clone() for x in NoiseStream(sampler.params, 2, num_chains=sampler.num_chains).normal()]
-    if sampler.masks is not None:
-        torch._foreach_mul_(z, list(sampler.masks))
-    with torch.no_grad():
-        v = sampler.preconditioner.apply_([x.clone() for x in z])
-        found = inner(v, target.curvature(v, batches), dims) / inner(v, z, dims)
-    return float(found.abs().mean())
 
 
 def _move(chain: Chain, directions: Directions) -> list[Tensor] | None:

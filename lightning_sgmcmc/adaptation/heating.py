@@ -15,14 +15,19 @@ from torch.utils.data.distributed import DistributedSampler
 from lightning_sgmcmc.adaptation.directions import Directions
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.common.vectors import flatten, unflatten
-from lightning_sgmcmc.samplers import Sampler
+from lightning_sgmcmc.common.vectors import flatten, inner, unflatten
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import Batch, Target
 
 # Outputs of the network whose noise is looked at.
 _PREDICTIONS = 8
+# Directions of law N(0, C) that stand for all weights.
+_RANDOM = 2
 # A spread over examples is known to sqrt(2 / 256) = 9 % from so many.
 EXAMPLES = 256
+# Minibatches that show the curvature of random directions.
+_CURVATURE_BATCHES = 4
 
 #: Returns v' grad NLL of each example of a batch for directions [m, d]: [m, B] or [K, m, B].
 Scores = Callable[[Tensor, Batch], Tensor]
@@ -56,6 +61,13 @@ class Heating:
     is one more coordinate, to which the smallest of their curvatures is given: that bounds its
     noise from above, and its share of the variance from below.
 
+    A thermostat (SGNHT) takes the mean kinetic heat of all weights out of every direction alike:
+
+        kappa = lr N s_mean / T (1 + mu^2) / (1 + mu) G_v,
+
+    G_v the gain of a velocity that keeps mu a step. Its e_i are smaller by kappa, and a direction
+    without noise is too cold by as much.
+
     Attributes:
         curvature: lambda_i, [m].
         variance: Of one example's score v_i' grad NLL over the data, [m].
@@ -63,6 +75,8 @@ class Heating:
             predictions.
         shares: Of every coordinate in the variance of each prediction, [P, m].
         law: Of the minibatches.
+        typical_curvature: tr(C H) / d over all weights.
+        typical_variance: tr(C V) / d, V the covariance of one example's gradient.
     """
 
     curvature: NDArray[np.float64]
@@ -70,6 +84,17 @@ class Heating:
     leading: int
     shares: NDArray[np.float64]
     law: BatchLaw
+    typical_curvature: float = 0.0
+    typical_variance: float = 0.0
+
+    def cooling(self, sampler: Sampler, lr: float) -> float:
+        """Return kappa, 0 for a sampler without a thermostat."""
+        if not sampler.has_thermostat:
+            return 0.0
+        mu = momentum_of(sampler)
+        noise = float(self.law.of_batch(self.typical_variance)) * lr * self.law.num_data
+        velocity = float(self.law.gain(1 - mu))
+        return noise / sampler.temperature * (1 + mu**2) / (1 + mu) * velocity
 
     def excess(self, sampler: Sampler, lr: float) -> NDArray[np.float64]:
         """Return e of every coordinate, [m]."""
@@ -80,13 +105,16 @@ class Heating:
         bias = np.array([sampler.variance_bias(float(f)) for f in fraction])
         counted = sampler.counted_noise(lr) / (1 - fraction)
         found: NDArray[np.float64] = noise * u * self.law.gain(u, mu) + bias - counted
-        return found
+        return found - self.cooling(sampler, lr)
 
     def worst(self, sampler: Sampler, lr: float) -> Worst:
         """Return the largest error over leading directions and predictions."""
         excess = self.excess(sampler, lr)
         directions, predictions = np.abs(excess[: self.leading]), np.abs(self.shares @ excess)
+        cooling = self.cooling(sampler, lr)
         i = int(directions.argmax())
+        if cooling > max(directions[i], *predictions):
+            return Worst(cooling, "in the soft directions, which the thermostat cools")
         if len(predictions) and predictions.max() > directions[i]:
             return Worst(float(predictions.max()), "in a prediction")
         return Worst(float(directions[i]), f"along leading direction {i + 1}")
@@ -104,12 +132,13 @@ class Heating:
 
     def noiseless(self) -> Heating:
         """Return the same under gradients of all the data."""
-        return replace(self, variance=np.zeros_like(self.variance))
+        return replace(self, variance=np.zeros_like(self.variance), typical_variance=0.0)
 
 
 def momentum_of(sampler: Sampler) -> float:
     """Return mu, 0 for Langevin."""
-    return float(getattr(sampler, "momentum", 0.0))
+    one = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
+    return float(getattr(one, "momentum", 0.0))
 
 
 def batch_law(chain: Chain, examples: int) -> BatchLaw:
@@ -152,7 +181,8 @@ def measure(
     target = chain.target
     assert target is not None
     rest, parts = _of_predictions(chain, target, directions, batches[0])
-    vectors = torch.cat([directions.vectors, rest], -2)
+    random = _of_all_weights(chain)
+    vectors = torch.cat([directions.vectors, rest, random], -2)
     found = [scores(vectors, batch).double() for batch in batches]
     # Deviations from a batch's mean would lose a part of the variance; from the first one's none.
     shift = found[0].mean(-1, keepdim=True)
@@ -166,13 +196,50 @@ def measure(
     shares = parts.double() / curvature.unsqueeze(-2)
     shares = shares / shares.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     m = curvature.shape[-1]
+    typical = variance[..., m:].mean() if random.shape[-2] else variance[..., :m].mean()
+    variance = variance[..., :m]
     return Heating(
         curvature.reshape(-1, m).mean(0).cpu().numpy(),
         variance.reshape(-1, m).mean(0).cpu().numpy(),
         directions.eigenvalues.shape[-1],
         shares.reshape(-1, shares.shape[-2], m).mean(0).cpu().numpy(),
         batch_law(chain, found[0].shape[-1]),
+        _typical_curvature(chain, target, random, batches[:_CURVATURE_BATCHES]),
+        float(typical),
     )
+
+
+def _of_all_weights(chain: Chain) -> Tensor:
+    """Return directions v of law N(0, C / d), so that E v' A v = tr(C A) / d, [R, d] or [K, R, d].
+
+    There are none where each chain's sampler draws for itself.
+    """
+    sampler = chain.sampler
+    dims = sampler.chain_dims
+    flat = flatten([p.detach() for p in sampler.params], dims).unsqueeze(-2)
+    if isinstance(sampler, ChainsInTurn):
+        return flat[..., :0, :]
+    stream = NoiseStream(sampler.params, seed=0, num_chains=sampler.num_chains)
+    mask = torch.ones_like(flat[..., 0, :])
+    if sampler.masks is not None:
+        pairs = zip(sampler.masks, sampler.params, strict=True)
+        mask = flatten([m.expand_as(p) for m, p in pairs], dims)
+    with torch.no_grad():
+        rows = [flatten(sampler.preconditioner.noise(stream), dims) * mask for _ in range(_RANDOM)]
+        size = mask.sum(-1, keepdim=True).unsqueeze(-2).clamp_min(1)
+        return torch.stack([row.clone() for row in rows], -2) / size.sqrt()
+
+
+def _typical_curvature(
+    chain: Chain, target: Target, random: Tensor, batches: Sequence[Batch]
+) -> float:
+    """Return v' H v, the mean over random directions and chains; 0 where there are none."""
+    dims, found = target.chain_dims, []
+    with torch.no_grad():
+        for row in random.unbind(-2):
+            v = unflatten(row.contiguous(), target.params, dims)
+            found.append(float(inner(v, target.curvature(v, batches), dims).mean()))
+    return abs(sum(found)) / max(len(found), 1)
 
 
 def _of_predictions(

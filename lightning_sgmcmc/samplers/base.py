@@ -58,6 +58,8 @@ class Sampler(torch.optim.Optimizer):
     batches: Literal["reshuffled", "independent", "full"] = "reshuffled"
     #: The law holds with the minibatches' noise, which is not to be added to the temperature.
     absorbs_gradient_noise = False
+    #: The kinetic energy's mean over all weights is held at T, whatever heats it.
+    has_thermostat = False
     #: What noise a step takes.
     increments: Increments = "gaussian"
 

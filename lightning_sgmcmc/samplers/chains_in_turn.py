@@ -57,6 +57,7 @@ class ChainsInTurn(Sampler):
             chain=first.chain,
         )
         self.batches, self.increments = first.batches, first.increments
+        self.has_thermostat = first.has_thermostat
         self.preconditioner = _InTurn([s.preconditioner for s in self.samplers])
 
     @property

@@ -106,7 +106,7 @@ def test_masked_weights_take_no_part() -> None:
 
 
 def test_rounding_does_not_grow_from_product_to_product() -> None:
-    """In float32 all 60 eigenvalues of a spectrum without gaps, in a metric that is not diagonal."""
+    """All 60 eigenvalues of a spectrum without gaps, in float32 and a dense metric."""
     rng = np.random.default_rng(0)
     size = 60
     X = rng.standard_normal((400, size))
