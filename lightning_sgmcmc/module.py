@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import lightning as L
 import torch
@@ -45,15 +45,18 @@ class SGMCMCModule(Task, L.LightningModule):
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
         gradients: How the sampler's gradients are estimated from a minibatch:
             :class:`~lightning_sgmcmc.ControlVariate`, :class:`~lightning_sgmcmc.SVRG`, or None for
-            the minibatch's own.
+            the minibatch's own. ``"auto"`` chooses what costs least where ``lr="auto"`` bounds the
+            minibatches' noise (:class:`~lightning_sgmcmc.adaptation.StepSize`), and is the
+            minibatch's own otherwise.
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain
             whose C still adapts and whose target is biased, and the run says so.
         step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one,
             measured where burn-in ends, where the sampler takes over, and 1, 4, 16, ... steps
             after that.
         curvature_batches: Minibatches from which that one is estimated.
-        max_gradient_noise: For ``lr="auto"``: the largest ratio of the minibatches' noise to the
-            injected noise (see :class:`~lightning_sgmcmc.adaptation.StepSize`); None sets no bound.
+        max_gradient_noise: For ``lr="auto"`` on minibatches: the largest relative error of a
+            variance along the stiffest directions and of predictions
+            (:class:`~lightning_sgmcmc.adaptation.StepSize`); None sets no bound.
         draw_budget: Largest number of draws of a chain written to disk. If more are due, evenly
             spaced ones are written and the rest enters the ensemble only; 0 writes none.
         draw_dtype: Type that draws are stored in: float32, bfloat16 or float16.
@@ -81,11 +84,11 @@ class SGMCMCModule(Task, L.LightningModule):
         num_data: int | None = None,
         schedule: Callable[[Optimizer], LRScheduler] = ConstantStep,
         burn_in_optimizer: OptimizerBurnIn | None = None,
-        gradients: GradientEstimator | None = None,
+        gradients: GradientEstimator | Literal["auto"] | None = "auto",
         freeze_preconditioner: bool = True,
         step_fraction: float = 0.1,
         curvature_batches: int = 4,
-        max_gradient_noise: float | None = None,
+        max_gradient_noise: float | None = 0.05,
         draw_budget: int = 200,
         draw_dtype: str = "float32",
         num_chains: int = 1,
@@ -210,7 +213,7 @@ class SGMCMCModule(Task, L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Name the task in the checkpoint, and add what gradients are estimated by."""
         checkpoint["sgmcmc_task"] = type(self).__name__
-        checkpoint["sgmcmc_gradients"] = self.chain.gradients.state_dict()
+        checkpoint["sgmcmc_gradients"] = self.chain.gradients_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another task, and continue the gradient estimator.
@@ -224,4 +227,4 @@ class SGMCMCModule(Task, L.LightningModule):
                 f"the checkpoint is of {task}, not of {type(self).__name__}: continue a run with "
                 "the task that started it"
             )
-        self.chain.gradients.load_state_dict(checkpoint["sgmcmc_gradients"])
+        self.chain.load_gradients(checkpoint["sgmcmc_gradients"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lightning_sgmcmc.adaptation.heating import EXAMPLES
 from lightning_sgmcmc.adaptation.step_size import StepSize
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.target import Batch
@@ -55,7 +56,7 @@ class Adaptation:
         sampler.preconditioner.check(sampler.lr, sampler.num_data, curvature)
 
     def _settle(self) -> None:
-        count, stream = self._step_size.curvature_batches, self.chain.stream
+        count, stream = self._count(), self.chain.stream
         if stream is not None:
             batches: Sequence[Batch] = [stream.at(i) for i in range(count)]
         elif self._sample is not None:
@@ -63,6 +64,13 @@ class Adaptation:
         else:
             batches = []
         self.stability = self._step_size.settle(self.chain, batches)
+
+    def _count(self) -> int:
+        """Return how many minibatches show curvature and noise."""
+        count, size = self._step_size.curvature_batches, self.chain.sampler.batch_size
+        return (
+            max(count, -(-EXAMPLES // size)) if size and self.chain.batch_law != "full" else count
+        )
 
 
 def _power_of_four(step: int) -> bool:

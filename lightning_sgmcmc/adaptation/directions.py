@@ -97,14 +97,16 @@ def leading_directions(
             lost = norm <= torch.finfo(q.dtype).eps * _scale(matrix) * 8
             if j and bool(lost.any()):
                 z = flatten([z.clone() for z in stream.normal()], chain_dims) * mask
-                new = _normalised(*_orthogonal(z, metric(z), p_all, q_all))
+                z = _orthogonal(z, p_all, q_all)
+                new = _normalised(z, metric(z))
                 p = torch.where(lost[..., None], new[0], p)
                 q = torch.where(lost[..., None], new[1], q)
             q_all[..., j, :], p_all[..., j, :] = q, p
             p = product(q)
-            q = metric(p)
             matrix[..., j] = _coefficients(q_all, p)
-            p, q = _orthogonal(p, q, p_all, q_all)
+            p = _orthogonal(p, p_all, q_all)
+            # Not orthogonalised beside p: p - C^-1 q would grow by a factor at every product.
+            q = metric(p)
         if not bool(torch.isfinite(matrix).all()):
             raise ValueError("the curvature of the potential is not finite")
         values, basis = torch.linalg.eigh(matrix, UPLO="U")
@@ -119,13 +121,11 @@ def _coefficients(basis: Tensor, vector: Tensor) -> Tensor:
     return (basis @ vector.unsqueeze(-1)).squeeze(-1).double()
 
 
-def _orthogonal(p: Tensor, q: Tensor, p_all: Tensor, q_all: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a covector and its vector without their part in a basis; twice, against rounding."""
+def _orthogonal(p: Tensor, p_all: Tensor, q_all: Tensor) -> Tensor:
+    """Return a covector without its part in a basis; twice, against rounding."""
     for _ in range(2):
-        part = _coefficients(q_all, p).to(p.dtype).unsqueeze(-2)
-        p = p - (part @ p_all).squeeze(-2)
-        q = q - (part @ q_all).squeeze(-2)
-    return p, q
+        p = p - (_coefficients(q_all, p).to(p.dtype).unsqueeze(-2) @ p_all).squeeze(-2)
+    return p
 
 
 def _normalised(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:

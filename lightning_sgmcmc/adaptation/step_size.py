@@ -8,22 +8,32 @@ from dataclasses import dataclass
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lightning_sgmcmc.adaptation.noise import minibatch_noise
+from lightning_sgmcmc.adaptation.directions import leading_directions
+from lightning_sgmcmc.adaptation.gradients import Plan, plans
 from lightning_sgmcmc.adaptation.stability import largest_eigenvalue
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.target import Batch
 
+_DIRECTIONS = 8
+
 
 @dataclass(frozen=True)
 class StepSize:
-    """How ``lr="auto"`` is chosen.
+    """How ``lr="auto"`` is chosen, and the gradients with it.
+
+    The step is a fraction of the largest stable one. Where gradients are of minibatches, it is
+    lowered until no variance along the leading directions, and none of a prediction, is off by more
+    than a bound (:class:`~lightning_sgmcmc.adaptation.heating.Heating`). Where the chain is to
+    choose its gradients, that step is found for each kind, plain minibatches, a control variate and
+    the whole data, and the kind is taken with which a typical direction forgets where it was in the
+    fewest minibatch gradients. Larger minibatches are no kind of their own: their noise falls and
+    their cost rises by the same factor, and the whole data is where that ends.
 
     Args:
         fraction: The step size as a fraction of the largest stable one, in (0, 1).
         curvature_batches: Minibatches from which that one is estimated.
-        max_gradient_noise: The largest ratio of the minibatches' noise to the injected noise
-            (:func:`~lightning_sgmcmc.adaptation`), for which the step is made
-            smaller than ``fraction`` says, in burn-in only after an optimizer; None sets no bound.
+        max_gradient_noise: The bound on the relative error of a variance, from minibatches and the
+            step together; None sets none.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -31,7 +41,7 @@ class StepSize:
 
     fraction: float = 0.1
     curvature_batches: int = 4
-    max_gradient_noise: float | None = None
+    max_gradient_noise: float | None = 0.05
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
@@ -46,15 +56,13 @@ class StepSize:
         """Measure the stability limit at a chain's weights; if lr is "auto", take a part of it.
 
         The limit is where lr lambda_max(C^(1/2) H C^(1/2)) reaches what the sampler's integrator
-        can bear, H the Hessian of U/N (:func:`~lightning_sgmcmc.adaptation.largest_eigenvalue`). A
-        fraction f of it inflates the variance along the stiffest direction by f / (1 - f) for
-        Euler-Maruyama, and less along others. An "auto" step is smaller where minibatches would
-        else add more than ``max_gradient_noise`` to the injected noise, to which that share is
-        proportional.
+        can bear, H the Hessian of U/N. A fraction f of it inflates the variance along the stiffest
+        direction by f / (1 - f) for Euler-Maruyama, and less along others.
 
         Args:
             chain: The chain, bound to its data.
-            batches: Equally large minibatches that stand for the data.
+            batches: Equally large minibatches that stand for the data; the first
+                ``curvature_batches`` for its curvature, all for its noise.
 
         Returns:
             ``lr``, ``largest_stable_lr``, ``fraction``, ``variance_bias`` and, where it bounds lr,
@@ -67,11 +75,8 @@ class StepSize:
         sampler = chain.sampler
         if math.isinf(sampler.max_stable_lr(1.0)):
             return {}
-        assert chain.target is not None
         try:
-            eigenvalue = largest_eigenvalue(
-                chain.target, sampler.preconditioner, batches, masks=sampler.masks
-            )
+            eigenvalue, options = self._measure(chain, batches)
         except (RuntimeError, ValueError) as error:
             if sampler.auto_lr:
                 raise ValueError(
@@ -80,22 +85,27 @@ class StepSize:
             rank_zero_info(f"Note: the largest stable step could not be measured: {error}")
             return {}
         limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
-        noise = None
-        if sampler.auto_lr:
-            lr, noise = self._bounded(chain, self.fraction * limit)
-            chain.set_lr(lr)
+        chosen = self._choose(chain, limit, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
         result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
         if fraction < 1:
             result["variance_bias"] = sampler.variance_bias(fraction)
-        why = ""
-        if noise is not None:
-            result["gradient_noise"] = noise
-            why = f", where minibatches add {noise:.2g} to the injected noise"
         if sampler.auto_lr:
+            why = _bias(result["variance_bias"])
+            if chosen is not None:
+                worst = chosen.heating.worst(sampler, sampler.lr)
+                result["variance_error"] = worst.value
+                if fraction < 0.999 * self.fraction:
+                    assert self.max_gradient_noise is not None
+                    result["gradient_noise"] = self.max_gradient_noise
+                if worst.value:
+                    why = (
+                        "with minibatches and the step variances are at most "
+                        f"{100 * worst.value:.2g} % off on a Gaussian, {worst.where}"
+                    )
             rank_zero_info(
                 f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g} "
-                f"(lambda_max of C H is {eigenvalue:.3g}){why}; {_bias(result['variance_bias'])}"
+                f"(lambda_max of C H is {eigenvalue:.3g}); {why}"
             )
         elif fraction >= 1:
             rank_zero_warn(
@@ -105,22 +115,51 @@ class StepSize:
             )
         return result
 
-    def _bounded(self, chain: Chain, lr: float) -> tuple[float, float | None]:
-        """Return a step lowered as far as the minibatches' noise asks, and the bound if it was.
+    def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, list[Plan]]:
+        """Return lambda_max(C^(1/2) H C^(1/2)), and the kinds of gradients with their noise."""
+        sampler, few = chain.sampler, batches[: self.curvature_batches]
+        assert chain.target is not None
+        noisy = chain.batch_law != "full" and bool(sampler.temperature)
+        if not (sampler.auto_lr and noisy and self.max_gradient_noise is not None):
+            value = largest_eigenvalue(
+                chain.target, sampler.preconditioner, few, masks=sampler.masks
+            )
+            return value, []
+        directions = leading_directions(
+            chain.target, sampler.preconditioner, few, _DIRECTIONS, masks=sampler.masks
+        )
+        eigenvalue = float(directions.eigenvalues.abs().max())
+        if not eigenvalue > 0:
+            raise ValueError(f"the curvature of the potential came out as {eigenvalue}")
+        return eigenvalue, plans(chain, directions, batches)
 
-        Far from a mode gradients differ most, and a chain that starts there without an optimizer
-        has the way still to go: its step is bounded from where burn-in ends.
-        """
-        bound = self.max_gradient_noise
-        if bound is None or chain.sampler.absorbs_gradient_noise:
-            return lr, None
-        if not chain.optimizer_steps and chain.steps < chain.draws.burn_in:
-            return lr, None
-        noise = minibatch_noise(chain, lr)
-        if noise is None:
-            return lr, None
-        ratio = chain.processes.broadcast(noise.total.ratio)
-        return (lr * bound / ratio, bound) if ratio > bound else (lr, None)
+    def _choose(self, chain: Chain, limit: float, options: list[Plan]) -> Plan | None:
+        """Set lr, and the kind of gradients where it is open; return what was chosen."""
+        largest, bound = self.fraction * limit, self.max_gradient_noise
+        if not options or bound is None:
+            chain.set_lr(largest)
+            return None
+        steps = [
+            chain.processes.broadcast(plan.heating.bounded(chain.sampler, largest, bound))
+            for plan in options
+        ]
+        prices = [plan.price(chain.sampler, lr) for plan, lr in zip(options, steps, strict=True)]
+        best = min(range(len(options)), key=prices.__getitem__)
+        chain.set_lr(steps[best])
+        if len(options) > 1:
+            chosen = options[best].make()
+            others = "; ".join(
+                f"{plan.name} would take {price:.2g}, at lr {lr:.3g}"
+                for i, (plan, lr, price) in enumerate(zip(options, steps, prices, strict=True))
+                if i != best
+            )
+            rank_zero_info(
+                f"gradients: {options[best].name}, {options[best].cost:g} minibatch gradients a "
+                f"step, {prices[best]:.2g} for a typical direction to forget where it was; "
+                f"{others}"
+            )
+            chain.use_gradients(chosen)
+        return options[best]
 
 
 def _bias(value: float) -> str:

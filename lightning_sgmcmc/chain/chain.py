@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -25,9 +25,20 @@ from lightning_sgmcmc.chain.starts import Starts, starts
 from lightning_sgmcmc.chain.task import Task
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler, Stacked
 from lightning_sgmcmc.samplers.gradients import present_gradients
-from lightning_sgmcmc.target import Batch, GradientEstimator, Minibatch, PerExample, Target
+from lightning_sgmcmc.target import (
+    Batch,
+    ControlVariate,
+    FullGradient,
+    GradientEstimator,
+    Minibatch,
+    PerExample,
+    Target,
+)
 
 MakeSampler = Callable[[Iterable[Any]], Sampler]
+
+#: What ``gradients="auto"`` chooses from.
+CHOICES: tuple[type[GradientEstimator], ...] = (Minibatch, ControlVariate, FullGradient)
 
 
 class Chain:
@@ -48,7 +59,8 @@ class Chain:
         make_schedule: Called with the sampler, returns the scheduler of its step size.
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
         gradients: How the sampler's gradients are estimated from a minibatch; None for the
-            minibatch's own. The optimizer takes the minibatch's own.
+            minibatch's own, which the optimizer takes in any case. ``"auto"`` is the minibatch's
+            own until :meth:`use_gradients` is called.
         num_chains: K.
         starts: Where the other chains start than the first: see
             :func:`~lightning_sgmcmc.chain.starts`. By default anew as the network was initialised,
@@ -63,6 +75,8 @@ class Chain:
         last_loss: Mean loss of the last minibatch, [] or [K].
         draw_weight: Weight in averages of the state that the last step made.
         stream: The minibatch stream; None where a loader of another kind is used.
+        loader: What :meth:`bind` was given.
+        auto_gradients: Whether the gradient estimator is to be chosen, and has not been.
         target: The potential; None before :meth:`bind`.
         gradients: The gradient estimator, this chain's own.
         processes: The processes that run chains together.
@@ -76,7 +90,7 @@ class Chain:
         make_schedule: Callable[[Optimizer], LRScheduler] = ConstantStep,
         *,
         burn_in_optimizer: OptimizerBurnIn | None = None,
-        gradients: GradientEstimator | None = None,
+        gradients: GradientEstimator | Literal["auto"] | None = None,
         num_chains: int = 1,
         starts: Starts | None = None,
         sample: Sequence[str] | None = None,
@@ -89,11 +103,15 @@ class Chain:
         self._make_sampler, self._make_schedule = make_sampler, make_schedule
         self._burn_in_optimizer = burn_in_optimizer
         # A copy: the centre of one chain is not that of another.
-        self.gradients: GradientEstimator = copy.copy(gradients or Minibatch())
+        self.auto_gradients = gradients == "auto"
+        self.gradients: GradientEstimator = (
+            Minibatch() if gradients is None or isinstance(gradients, str) else copy.copy(gradients)
+        )
         self._starts: Starts = starts or ("same" if pretrained else "reinitialise")
         self._sample, self._pretrained = sample, pretrained
         self.stack: ChainStack | None = None
         self.stream: BatchStream | None = None
+        self.loader: Any = None
         self.target: Target | None = None
         self.processes = Processes()
         self.steps = 0
@@ -176,6 +194,7 @@ class Chain:
             ValueError: If N is unknown, or the sampler's law does not hold under these minibatches.
         """
         sampler, processes = self.sampler, self.processes
+        self.loader = loader
         self.stream = loader if isinstance(loader, BatchStream) else None
         if self.stream is not None:
             self.stream.bind(
@@ -188,6 +207,7 @@ class Chain:
                 sampler.num_chains,
             )
         sampler.num_data = self._num_data or checks.training_set_size(loader)
+        sampler.batch_size = checks.batch_size(loader, processes.size)
         checks.check_batches(sampler, self.stream)
         checks.check_gradients(sampler, self.gradients, self.stream)
         self._attach_target()
@@ -234,6 +254,32 @@ class Chain:
                 'BatchStream that is not "full"'
             )
         return lambda batch, uniforms: self.evaluate("draw_labels", (batch, uniforms), True)
+
+    def use_gradients(self, estimator: GradientEstimator) -> None:
+        """Estimate the sampler's gradients by another estimator from now on.
+
+        Raises:
+            ValueError: If it does not fit the sampler or the minibatches.
+        """
+        checks.check_gradients(self.sampler, estimator, self.stream)
+        assert self.target is not None
+        assert self.stream is not None
+        estimator.evaluations = self.gradients.evaluations
+        estimator.bind(self.target, self.stream.whole, self.stream.batches_a_pass)
+        self.gradients, self.auto_gradients = estimator, False
+
+    def load_gradients(self, state: dict[str, Any]) -> None:
+        """Continue the gradient estimator of a state, before :meth:`bind`."""
+        chosen = state.get("chosen")
+        if self.auto_gradients and chosen is not None:
+            self.gradients = {c.__name__: c for c in CHOICES}[chosen]()
+            self.auto_gradients = False
+        self.gradients.load_state_dict(state)
+
+    def gradients_state(self) -> dict[str, Any]:
+        """Return what :meth:`load_gradients` takes."""
+        chosen = None if self.auto_gradients else type(self.gradients).__name__
+        return self.gradients.state_dict() | {"chosen": chosen}
 
     # A step.
 

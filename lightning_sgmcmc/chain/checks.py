@@ -115,6 +115,13 @@ def training_set_size(loader: Any) -> int:
         ) from None
 
 
+def batch_size(loader: Any, world_size: int) -> int:
+    """Return the number of examples in a minibatch of all processes, 0 where it is not known."""
+    if isinstance(loader, BatchStream):
+        return loader.batch_size
+    return (getattr(loader, "batch_size", None) or 0) * world_size
+
+
 def plain_loader(loader: Any) -> Any:
     """Return a loader of the same data in its own order, on every rank alike."""
     if not isinstance(loader, DataLoader):

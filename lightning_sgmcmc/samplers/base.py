@@ -58,6 +58,8 @@ class Sampler(torch.optim.Optimizer):
     batches: Literal["reshuffled", "independent", "full"] = "reshuffled"
     #: The law holds with the minibatches' noise, which is not to be added to the temperature.
     absorbs_gradient_noise = False
+    #: The kinetic energy's mean over all weights is held at T, whatever heats it.
+    has_thermostat = False
     #: What noise a step takes.
     increments: Increments = "gaussian"
 
@@ -96,6 +98,8 @@ class Sampler(torch.optim.Optimizer):
         self.target: Target | None = None
         self._stream: NoiseStream | None = None
         self._num_data: int | None = None
+        #: Examples in a minibatch, 0 where that is not known; the chain sets it.
+        self.batch_size = 0
         if num_data is not None:
             self.num_data = num_data
         self.steps_taken = 0
@@ -253,6 +257,10 @@ class Sampler(torch.optim.Optimizer):
             directions: f / (1 - f) for Euler-Maruyama.
         """
         return fraction / (1 - fraction)
+
+    def counted_noise(self, lr: float) -> float:
+        """Return the share of the injected noise that is left to the minibatches; 0 by default."""
+        return 0.0
 
     def set_lr(self, lr: float) -> None:
         """Change the step size, also for a scheduler made after this call."""

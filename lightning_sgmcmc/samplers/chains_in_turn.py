@@ -57,6 +57,7 @@ class ChainsInTurn(Sampler):
             chain=first.chain,
         )
         self.batches, self.increments = first.batches, first.increments
+        self.has_thermostat = first.has_thermostat
         self.preconditioner = _InTurn([s.preconditioner for s in self.samplers])
 
     @property
@@ -111,6 +112,10 @@ class ChainsInTurn(Sampler):
     def variance_bias(self, fraction: float) -> float:
         """Return the bias of the variances at a fraction of the largest stable step."""
         return self.samplers[0].variance_bias(fraction)
+
+    def counted_noise(self, lr: float) -> float:
+        """Return the share of the injected noise that is left to the minibatches."""
+        return self.samplers[0].counted_noise(lr)
 
     def draw_weight(self) -> float:
         """Return the weight of the current states in averages over draws."""

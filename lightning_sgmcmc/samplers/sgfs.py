@@ -119,12 +119,12 @@ class SGFS(Sampler):
 
     @property
     def gamma(self) -> float:
-        """1 + N / (n T), with n from the latest minibatch that I has seen.
+        """1 + N / (n T), with n from the latest minibatch that I has seen, else from the chain.
 
         Raises:
-            RuntimeError: If it has seen none.
+            RuntimeError: If neither is known.
         """
-        return self._gamma(self.fisher.batch_size)
+        return self._gamma(self.fisher.batch_size or self.batch_size)
 
     def _gamma(self, batch_size: int) -> float:
         if not batch_size:
@@ -144,7 +144,17 @@ class SGFS(Sampler):
         than I, steps are longer, and at most 2/gamma C.
         """
         limit = super().max_stable_lr(eigenvalue)
-        return min(limit, 2 / self.gamma) if self.fisher.batch_size else limit
+        known = self.fisher.batch_size or self.batch_size
+        return min(limit, 2 / self.gamma) if known else limit
+
+    def counted_noise(self, lr: float) -> float:
+        """Return lr gamma / 2 = 1 / (1 + alpha^2), what b = I leaves out of the injected noise.
+
+        With the minibatches' own, s = 1/n along every direction in the metric C = I^-1, the
+        variance is exact at every lr where H = I: the excess is lr (N s / T - gamma + lambda) /
+        (2 - lr lambda), lambda = 1 the curvature.
+        """
+        return lr * self.gamma / 2
 
     def _advance(self, grads: list[Tensor]) -> Pair | None:
         size = self.fisher.batch_size

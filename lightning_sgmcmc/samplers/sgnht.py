@@ -53,6 +53,7 @@ class SGNHT(SGHMC):
     """
 
     absorbs_gradient_noise = True
+    has_thermostat = True
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from lightning_sgmcmc.target.estimators import (
     SVRG,
     ControlVariate,
+    FullGradient,
     GradientEstimator,
     Minibatch,
 )
@@ -13,6 +14,7 @@ __all__ = [
     "SVRG",
     "Batch",
     "ControlVariate",
+    "FullGradient",
     "GradientEstimator",
     "Minibatch",
     "PerExample",

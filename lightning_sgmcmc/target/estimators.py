@@ -204,6 +204,33 @@ class ControlVariate(GradientEstimator):
         self.gradient, self.since = state.get("gradient", []), state.get("since", 0)
 
 
+class FullGradient(ControlVariate):
+    """The gradient of all the data at every step, from where a control variate takes its centre.
+
+    It is the minibatch's gradient plus G(theta) - G_B(theta), and has no noise. A step costs a pass
+    over the data and two gradients of its minibatch. A run that has it from the start is cheaper on
+    a :class:`~lightning_sgmcmc.BatchStream` with ``sampling="full"``; this one is for a chain that
+    burns in on minibatches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.active = False
+
+    def prepare(
+        self, step: int, start: int, burn_in: int, masks: Sequence[Tensor] | None = None
+    ) -> None:
+        """Start where the sampler takes over, or where burn-in ends."""
+        self.active = step >= self._first(start, burn_in)
+
+    def correction(self, batch: Batch) -> list[Tensor] | None:
+        """Return G(theta) - G_B(theta), None where that is not due yet."""
+        if not self.active:
+            return None
+        gradient, _ = self._measured([p.detach().clone() for p in self._target.params])
+        return list(torch._foreach_sub(gradient, self._target.gradient(batch)))
+
+
 class SVRG(ControlVariate):
     """A control variate whose centre follows the chain: stochastic variance-reduced gradients.
 

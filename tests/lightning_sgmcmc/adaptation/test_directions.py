@@ -103,3 +103,27 @@ def test_masked_weights_take_no_part() -> None:
     part = H[np.ix_(keep > 0, keep > 0)]
     assert found.eigenvalues.numpy() == pytest.approx(np.linalg.eigvalsh(part)[::-1][:3], rel=1e-9)
     assert found.vectors[:, [0, 7]].abs().max() == 0
+
+
+def test_rounding_does_not_grow_from_product_to_product() -> None:
+    """All 60 eigenvalues of a spectrum without gaps, in float32 and a dense metric."""
+    rng = np.random.default_rng(0)
+    size = 60
+    X = rng.standard_normal((400, size))
+    root = rng.standard_normal((size, size)) / size**0.5 + np.eye(size)
+    C = torch.tensor(root @ root.T, dtype=torch.float32)
+
+    class Dense(Identity):
+        def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+            return [vectors[0] @ C]
+
+    theta = torch.zeros(size, requires_grad=True)
+    x = torch.tensor(X, dtype=torch.float32)
+    target = Target(lambda batch: 0.5 * (batch @ theta) ** 2, [theta], 400)
+    metric = Dense()
+    metric.attach([theta])
+    found = leading_directions(target, metric, [x], size, iterations=size)
+    values = eigh(X.T @ X / 400, np.linalg.inv(C.double().numpy()), eigvals_only=True)
+    assert found.eigenvalues[:40].numpy() == pytest.approx(values[::-1][:40], rel=1e-3)
+    unit = found.covectors @ found.vectors.T
+    assert unit.numpy() == pytest.approx(np.eye(size), abs=1e-3)
