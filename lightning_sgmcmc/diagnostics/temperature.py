@@ -78,7 +78,7 @@ def configurational_temperature(
             f"the layers have {sum(sizes.values())} weights together, the draws {theta.shape[2]}"
         )
     moves = np.ptp(theta, axis=1).any(0)
-    virial = _block_virials(theta, gradient)
+    virial = block_virials(theta, gradient)
     parts, start = {}, 0
     for name, size in sizes.items():
         parts[name] = _temperature(virial, moves, slice(start, start + size))
@@ -105,7 +105,7 @@ def gradient_of_potential(target: Target, batches: Sequence[Batch]) -> list[Tens
     return total
 
 
-def _block_virials(theta: Array, gradient: Array) -> Array:
+def block_virials(theta: Array, gradient: Array) -> Array:
     """Return the mean of (theta - c) * grad U over each block, [C, blocks, W]."""
     chains, draws, count = theta.shape
     length = draws // _BLOCKS

@@ -1,4 +1,4 @@
-"""What every draw leaves in memory for the diagnostics: some weights, forces and predictions."""
+"""What every draw leaves in memory for the diagnostics: weights, forces, predictions, directions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.diagnostics import gradient_of_potential
+from lightning_sgmcmc.posterior.directions import FollowedDirections, find_directions
+from lightning_sgmcmc.target import Batch
 
 Array = NDArray[np.float64]
 
 #: Weights that are followed, of all chains together, and the fewest of each.
 _WEIGHTS, _FEWEST = 1024, 16
+#: Most minibatches of a draw's grad U, and minibatches of the chain's own steps that one costs.
+_BATCHES, _STEPS_A_BATCH = 8, 4
+#: Minibatches of the curvature by which directions are found.
+_CURVATURE_BATCHES = 4
+_KINDS = ("weights", "forces", "predictions", "coordinates", "directional_forces")
 
 
 def spread_evenly(weights: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
@@ -44,35 +51,67 @@ def place_names(places: Mapping[str, Tensor]) -> list[str]:
 class Probes:
     """Traces of weights spread evenly over the network, of grad U there, and of predictions.
 
+    The directions that :class:`FollowedDirections` describes are fixed at the first draw; of each
+    later one a_i' theta and v_i' grad U are kept. grad U is taken on minibatches that have not
+    moved the chain yet: all the data if they are at most eight, and no more minibatches than a
+    quarter of the steps between draws.
+
     Args:
         chain: The chain.
+        probes: A batch whose predictions count for the directions; None takes training examples.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, probes: Batch | None = None) -> None:
         count = max(_FEWEST, _WEIGHTS // chain.num_chains)
         places = spread_evenly(chain.state(0), count)
-        self._places = list(places.values())
+        self._places, self._probes = list(places.values()), probes
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
         #: How many of them lie in each tensor.
         self.layers = {name: len(chosen) for name, chosen in places.items() if len(chosen)}
-        self._traces: dict[str, list[Tensor]] = {"weights": [], "forces": [], "predictions": []}
+        #: The directions that are followed, from the first draw on; None where grad U is not known.
+        self.directions: FollowedDirections | None = None
+        self._traces: dict[str, list[Tensor]] = {kind: [] for kind in _KINDS}
 
     def record(self, chain: Chain, predictions: Tensor | None) -> None:
         """Take in the present state as a draw.
 
         Args:
-            chain: The chain; grad U is taken on a minibatch that has not moved the chain yet.
+            chain: The chain.
             predictions: [P] or [K, P], or None.
         """
         sampler, target = chain.sampler, chain.target
-        self._traces["weights"].append(self._pick(sampler.params, sampler.chain_dims))
+        dims = sampler.chain_dims
+        self._traces["weights"].append(self._pick(sampler.params, dims))
         if chain.stream is not None and target is not None:
-            batch = chain.minibatch()
-            forces = gradient_of_potential(target, [batch])
-            self._traces["forces"].append(self._pick(forces, sampler.chain_dims))
+            gradient = gradient_of_potential(target, self._unseen(chain))
+            self._traces["forces"].append(self._pick(gradient, dims))
+            if self.directions is None and sampler.temperature:
+                batches = [chain.minibatch(chain.steps + i) for i in range(_curvature_batches(chain))]
+                self.directions = find_directions(chain, batches, self._probes)
+            if self.directions is not None:
+                followed = self.directions
+                self._traces["coordinates"].append(followed.coordinates(sampler.params, dims))
+                self._traces["directional_forces"].append(followed.forces(gradient, dims))
         if predictions is not None:
             self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
+
+    def _unseen(self, chain: Chain) -> list[Batch]:
+        """Return minibatches for grad U that have not moved the chain yet.
+
+        Successive reshuffled minibatches of one epoch lie apart, and an epoch of at most eight is
+        the whole data but for the examples that reshuffling leaves out.
+        """
+        stream = chain.stream
+        assert stream is not None
+        if stream.sampling == "full":
+            return [chain.minibatch()]
+        affordable = max(1, min(_BATCHES, chain.draws.thinning // _STEPS_A_BATCH))
+        whole = len(stream)
+        if stream.sampling == "reshuffled" and whole <= affordable:
+            first = -(-chain.steps // whole) * whole
+            return [chain.minibatch(first + i) for i in range(whole)]
+        return [chain.minibatch(chain.steps + i) for i in range(affordable)]
 
     def _pick(self, tensors: list[Tensor], chain_dims: int) -> Tensor:
         rows = tensors[0].shape[0] if chain_dims else 1
@@ -83,7 +122,10 @@ class Probes:
         return torch.cat(parts, dim=1).double().cpu()
 
     def trace(self, kind: str) -> Array:
-        """Return ``"weights"``, ``"forces"`` or ``"predictions"`` of all draws, [K, D, ...].
+        """Return the trace of a kind over all draws, [K, D, ...].
+
+        ``"weights"`` and ``"forces"`` are of the weights that are followed, ``"coordinates"`` and
+        ``"directional_forces"`` a_i' theta and v_i' grad U of the directions.
 
         Empty, [0, 0, 0], where nothing of the kind was recorded.
         """
@@ -91,9 +133,20 @@ class Probes:
         return torch.stack(rows, dim=1).numpy() if rows else np.empty((0, 0, 0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the traces, as tensors."""
-        return {kind: list(rows) for kind, rows in self._traces.items()}
+        """Return the traces and the directions, as tensors."""
+        followed = self.directions.state_dict() if self.directions is not None else None
+        return {
+            "traces": {kind: list(rows) for kind, rows in self._traces.items()},
+            "directions": followed,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the traces."""
-        self._traces = {kind: list(rows) for kind, rows in state.items()}
+        """Restore the traces and the directions."""
+        self._traces = {kind: list(rows) for kind, rows in state["traces"].items()}
+        followed = state["directions"]
+        self.directions = FollowedDirections(**followed) if followed is not None else None
+
+
+def _curvature_batches(chain: Chain) -> int:
+    assert chain.stream is not None
+    return 1 if chain.stream.sampling == "full" else _CURVATURE_BATCHES

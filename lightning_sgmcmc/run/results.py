@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.chain import Chain, Task
-from lightning_sgmcmc.diagnostics import alarms, configurational_temperature, summarise
+from lightning_sgmcmc.diagnostics import (
+    Step,
+    alarms,
+    configurational_temperature,
+    directional_temperatures,
+    joint_remedy,
+    predictive_temperature,
+    summarise,
+)
+from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.run import label
 
@@ -106,6 +115,7 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
         kind: _joined(chain, kept.probes.trace(kind))
         for kind in ("weights", "forces", "predictions")
     }
+    verdict |= _function_space(chain, kept, result)
     if traces["forces"].size and sampler.temperature:
         measured = configurational_temperature(
             traces["weights"], traces["forces"], kept.probes.layers
@@ -128,8 +138,69 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
         traces["predictions"] if traces["predictions"].size else None,
         kept.draw_weights,
     )
-    result["alarms"] = alarms(result["mixing"], **verdict)
+    found = alarms(result["mixing"], **verdict, step=_step(chain, stability))
+    result["alarms"] = [alarm.text for alarm in found]
+    result["remedy"] = asdict(joint_remedy(found)) if found else None
     return result
+
+
+def _step(chain: Chain, stability: dict[str, float]) -> Step:
+    stream, sampler = chain.stream, chain.sampler
+    share = stream.batch_size / stream.num_data if stream is not None else 1.0
+    return Step(
+        stability.get("fraction"),
+        stability.get("variance_bias", 0.0),
+        share,
+        corrected=sampler.batches == "full",
+    )
+
+
+def _function_space(chain: Chain, kept: KeptDraws, result: dict[str, Any]) -> dict[str, Any]:
+    """Add the temperatures of directions and of predictions to ``diagnostics``.
+
+    Returns:
+        What :func:`~lightning_sgmcmc.diagnostics.alarms` takes of them.
+    """
+    followed, stated = kept.probes.directions, chain.sampler.temperature
+    if followed is None or not stated:
+        return {}
+    theta, force = (
+        _joined(chain, kept.probes.trace(kind)) for kind in ("coordinates", "directional_forces")
+    )
+    scales = _joined(chain, followed.variances().numpy())
+    verdict: dict[str, Any] = {}
+    start, found = 0, {}
+    for kind, count in followed.kinds.items():
+        part = slice(start, start + count)
+        start += count
+        if not count:
+            continue
+        if kind == "predictions":
+            measured = predictive_temperature(
+                theta[..., part], force[..., part], scales[:, part], stated
+            )
+            verdict["predictive"] = measured
+            result["predictive"] = {
+                "temperature": measured.temperature.value,
+                "temperature_error": measured.temperature.standard_error,
+                "deviation_over_true": measured.deviation,
+                "deviation_over_true_error": measured.deviation_error,
+                "mean_error_in_deviations": measured.mean_error,
+                "mean_error_p_value": measured.mean_error_significance,
+                "independent_draws": measured.ess,
+            }
+        else:
+            found[kind] = directional_temperatures(theta[..., part], force[..., part])
+    verdict["directions"] = found
+    result["directional_temperatures"] = {
+        kind: [{"value": t.value, "standard_error": t.standard_error} for t in values]
+        for kind, values in found.items()
+    }
+    if followed.eigenvalues.numel():
+        result["directional_temperatures"]["eigenvalues"] = followed.eigenvalues.double().mean(
+            tuple(range(followed.eigenvalues.dim() - 1))
+        ).tolist()
+    return verdict
 
 
 def _joined(chain: Chain, traces: NDArray[np.float64]) -> NDArray[np.float64]:
