@@ -44,6 +44,7 @@ __all__ = [
     "effective_draws",
     "ess",
     "gradient_of_potential",
+    "joint_remedy",
     "predictive_temperature",
     "relative_errors",
     "rhat",

@@ -9,7 +9,10 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
 
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, Array, as_traces, ess
-from lightning_sgmcmc.diagnostics.temperature import Temperature, block_virials
+from lightning_sgmcmc.diagnostics.temperature import BLOCKS, Temperature, block_virials
+
+# Chains whose means give a centre and a standard error.
+_CHAINS = 4
 
 
 @dataclass(frozen=True)
@@ -65,52 +68,67 @@ def directional_temperatures(coordinates: ArrayLike, forces: ArrayLike) -> list[
 
 
 def predictive_temperature(
-    coordinates: ArrayLike,
+    values: ArrayLike,
     forces: ArrayLike,
-    variances: ArrayLike,
+    spreads: ArrayLike,
+    bends: ArrayLike | None = None,
     stated: float = 1.0,
 ) -> PredictiveTemperature:
-    """Return the temperature of predictions f and the error of their mean.
+    """Return the temperature of predictions and the error of their mean.
 
-    For random combinations u_j of predictions, with a_j = J' u_j, J the Jacobian of f, and any
-    constant v_j,
+    For combinations g_j = u_j' f of predictions and any vector fields v_j(theta) integration by
+    parts gives
 
-        T_f = sum_j <a_j' (theta - c) v_j' grad U> / sum_j a_j' v_j
+        <(g_j - c_j) v_j' grad U> = T <v_j' grad g_j + (g_j - c_j) div v_j>,
+        <v_j' grad U> = T <div v_j>
 
-    is T under exp(-U/T). With v_j = (grad^2 U)^-1 a_j, on a linear model with Gaussian noise, U is
-    quadratic and v_j' grad U = a_j' (theta - mu): T_f is then T times the chain's variance of the
-    u_j' f over the true one, and
+    under exp(-U/T), so that the sums over j of both sides of the first have the ratio T. Where f is
+    linear in the weights and U quadratic, v_j = (grad^2 U)^-1 grad g_j makes v_j' grad U the
+    distance of g_j from its true mean: the ratio is then T times the chain's variance of the g_j
+    over the true one, and <v_j' grad U> / sqrt(T v_j' grad g_j) the error of the mean of g_j in
+    true deviations. Elsewhere both are identities that a right chain fulfils whatever v_j is.
 
-        <v_j' grad U> / sqrt(T a_j' v_j)
-
-    the error of the mean of u_j' f in its true deviations. Elsewhere the first is an identity that
-    a right chain fulfils, whatever v_j, and the second is 0 for it.
+    c_j is the mean over the other chains if there are four, over the other blocks of draws
+    otherwise.
 
     Args:
-        coordinates: a_j' theta, [C, D, q].
-        forces: v_j' grad U, [C, D, q].
-        variances: a_j' v_j, the variances of u_j' f at T = 1, [C, q].
+        values: g_j, [C, D, q].
+        forces: v_j' grad U, [C, D, q], exact or from minibatches that did not move the chain.
+        spreads: v_j' grad g_j, [C, D, q].
+        bends: div v_j, [C, D, q]; None where v_j is constant.
         stated: T.
     """
-    theta, force = _traces(coordinates, forces)
-    scale = np.asarray(variances, dtype=np.float64)
-    shares = scale / scale.sum(-1, keepdims=True)
-    unit = np.sqrt(stated * scale)[:, None]
-    theta, force = theta / unit, force / unit
-    virial = stated * (block_virials(theta, force) * shares[:, None]).sum(-1)
-    measured = _temperature(virial)
+    value, force = _traces(values, forces)
+    spread = np.broadcast_to(np.asarray(spreads, dtype=np.float64), value.shape)
+    bend = np.zeros_like(value) if bends is None else as_traces(bends)
+    chains, draws, _ = value.shape
+    if draws < MIN_DRAWS:
+        nothing = Temperature(float("nan"), float("nan"), 0)
+        return PredictiveTemperature(nothing, *([float("nan")] * 3), 1.0, 0, float("nan"))
+    g, x, y, w = (_blocks(trace) for trace in (value, force, spread, bend))
+    means = g.mean(2)
+    if chains >= _CHAINS:
+        own = means.mean(1, keepdims=True)
+        centre = (own.sum(0, keepdims=True) - own) / (chains - 1)
+    else:
+        centre = (means.sum((0, 1)) - means) / (chains * BLOCKS - 1)
+    away = g - centre[:, :, None]
+    work = (away * x).mean(2).sum(-1)
+    expected = (y + away * w).mean(2).sum(-1)
+    ratio = work.sum() / expected.sum()
+    measured = _temperature(ratio + (work - ratio * expected) / expected.mean())
     deviation = float(np.sqrt(max(measured.value, 0.0) / stated))
-    spread = measured.standard_error / (2 * stated * max(deviation, 0.5))
-    error, chance = _mean_error(force)
-    sizes = ess(theta)
+    scale = np.sqrt(stated * np.maximum(y.mean((0, 1, 2)), np.finfo(float).tiny))
+    error, chance = _mean_error((x - stated * w).mean(2) / scale)
+    sizes = np.array([ess(chain[None]) for chain in value]).sum(0)
     known = sizes[np.isfinite(sizes)]
     return PredictiveTemperature(
         measured,
         deviation,
-        float(spread),
+        float(measured.standard_error / (2 * stated * max(deviation, 0.5))),
         error,
         chance,
-        max(virial.size - 1, 0),
+        work.size - 1,
         float(np.median(known)) if known.size else float("nan"),
     )
 
@@ -133,29 +151,33 @@ def _temperature(virial: Array) -> Temperature:
     if not virial.shape[1]:
         return Temperature(float("nan"), float("nan"), 1)
     error = virial.std(ddof=1) / np.sqrt(virial.size)
-    if len(virial) >= 4:
+    if len(virial) >= _CHAINS:
         error = max(error, virial.mean(1).std(ddof=1) / np.sqrt(len(virial)))
     return Temperature(float(virial.mean()), float(error), 1)
 
 
-def _mean_error(force: Array) -> tuple[float, float]:
-    """Return the root mean square of the mean scaled force [C, D, q], and its p-value.
+def _blocks(trace: Array) -> Array:
+    """Return [C, D, q] as [C, blocks, draws, q], without the first draws that are left over."""
+    chains, draws, count = trace.shape
+    length = draws // BLOCKS
+    return trace[:, draws - BLOCKS * length :].reshape(chains, BLOCKS, length, count)
+
+
+def _mean_error(means: Array) -> tuple[float, float]:
+    """Return the root mean square over q of the mean of scaled forces, and its p-value.
 
     The part that chance gives, the mean squared standard error, is subtracted. The p-value is that
     of the largest of the q means, each with Student's law, times q.
+
+    Args:
+        means: Of each block, [C, blocks, q].
     """
-    chains, draws, count = force.shape
-    if draws < MIN_DRAWS:
-        return float("nan"), 1.0
-    blocks = 8
-    length = draws // blocks
-    means = force[:, draws - blocks * length :].reshape(chains, blocks, length, count).mean(2)
-    units = means.reshape(-1, count)
+    units = means.reshape(-1, means.shape[-1])
     centre = units.mean(0)
     error = units.std(0, ddof=1) / np.sqrt(len(units))
-    if chains >= 4:
-        error = np.maximum(error, means.mean(1).std(0, ddof=1) / np.sqrt(chains))
+    if len(means) >= _CHAINS:
+        error = np.maximum(error, means.mean(1).std(0, ddof=1) / np.sqrt(len(means)))
     square = float((centre**2 - error**2).mean())
     scores = np.abs(centre) / np.maximum(error, np.finfo(float).tiny)
-    chance = count * 2 * student_t.sf(scores.max(), len(units) - 1)
+    chance = len(centre) * 2 * student_t.sf(scores.max(), len(units) - 1)
     return float(np.sqrt(max(square, 0.0))), float(min(1.0, chance))

@@ -17,7 +17,7 @@ ENOUGH_DRAWS = 20
 #: Relative errors of the predictive deviation, and errors of the predictive mean in deviations,
 #: that are no alarm; the latter where they are significant.
 DEVIATION, MEAN = 0.07, 0.15
-#: The largest upper bound of the deviation's error, two standard errors out, with which it is known.
+#: The largest error of the deviation, two standard errors out, with which it counts as known.
 UNKNOWN = 0.2
 #: P-value below which a difference is not chance.
 _CHANCE = 0.002

@@ -1,4 +1,4 @@
-"""What every draw leaves in memory for the diagnostics: weights, forces, predictions, directions."""
+"""What every draw leaves in memory for the diagnostics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.diagnostics import gradient_of_potential
-from lightning_sgmcmc.posterior.directions import FollowedDirections, find_directions
+from lightning_sgmcmc.posterior.directions import TRACES, FollowedDirections, find_directions
 from lightning_sgmcmc.target import Batch
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ _WEIGHTS, _FEWEST = 1024, 16
 _BATCHES, _STEPS_A_BATCH = 8, 4
 #: Minibatches of the curvature by which directions are found.
 _CURVATURE_BATCHES = 4
-_KINDS = ("weights", "forces", "predictions", "coordinates", "directional_forces")
+_KINDS = ("weights", "forces", "predictions")
 
 
 def spread_evenly(weights: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
@@ -72,6 +72,7 @@ class Probes:
         #: The directions that are followed, from the first draw on; None where grad U is not known.
         self.directions: FollowedDirections | None = None
         self._traces: dict[str, list[Tensor]] = {kind: [] for kind in _KINDS}
+        self._followed: dict[str, list[Tensor]] = {kind: [] for kind in TRACES}
 
     def record(self, chain: Chain, predictions: Tensor | None) -> None:
         """Take in the present state as a draw.
@@ -87,12 +88,11 @@ class Probes:
             gradient = gradient_of_potential(target, self._unseen(chain))
             self._traces["forces"].append(self._pick(gradient, dims))
             if self.directions is None and sampler.temperature:
-                batches = [chain.minibatch(chain.steps + i) for i in range(_curvature_batches(chain))]
-                self.directions = find_directions(chain, batches, self._probes)
+                self.directions = find_directions(chain, _curvature_batches(chain), self._probes)
             if self.directions is not None:
-                followed = self.directions
-                self._traces["coordinates"].append(followed.coordinates(sampler.params, dims))
-                self._traces["directional_forces"].append(followed.forces(gradient, dims))
+                noted = self.directions.record(chain, gradient, self._probes)
+                for kind, value in noted.items():
+                    self._followed[kind].append(value)
         if predictions is not None:
             self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
 
@@ -124,29 +124,38 @@ class Probes:
     def trace(self, kind: str) -> Array:
         """Return the trace of a kind over all draws, [K, D, ...].
 
-        ``"weights"`` and ``"forces"`` are of the weights that are followed, ``"coordinates"`` and
-        ``"directional_forces"`` a_i' theta and v_i' grad U of the directions.
+        ``"weights"`` and ``"forces"`` are of the weights that are followed.
 
         Empty, [0, 0, 0], where nothing of the kind was recorded.
         """
-        rows = self._traces[kind]
-        return torch.stack(rows, dim=1).numpy() if rows else np.empty((0, 0, 0))
+        return _stacked(self._traces[kind])
+
+    def followed(self) -> dict[str, Array]:
+        """Return the directions' traces, [K, D, ...]: see :meth:`FollowedDirections.record`."""
+        return {kind: _stacked(rows) for kind, rows in self._followed.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the traces and the directions, as tensors."""
         followed = self.directions.state_dict() if self.directions is not None else None
         return {
             "traces": {kind: list(rows) for kind, rows in self._traces.items()},
+            "followed": {kind: list(rows) for kind, rows in self._followed.items()},
             "directions": followed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the traces and the directions."""
         self._traces = {kind: list(rows) for kind, rows in state["traces"].items()}
+        self._followed = {kind: list(rows) for kind, rows in state["followed"].items()}
         followed = state["directions"]
         self.directions = FollowedDirections(**followed) if followed is not None else None
 
 
-def _curvature_batches(chain: Chain) -> int:
+def _curvature_batches(chain: Chain) -> list[Batch]:
     assert chain.stream is not None
-    return 1 if chain.stream.sampling == "full" else _CURVATURE_BATCHES
+    count = 1 if chain.stream.sampling == "full" else _CURVATURE_BATCHES
+    return [chain.minibatch(chain.steps + i) for i in range(count)]
+
+
+def _stacked(rows: list[Tensor]) -> Array:
+    return torch.stack(rows, dim=1).numpy() if rows else np.empty((0, 0, 0))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.chain import Chain, Task
 from lightning_sgmcmc.diagnostics import (
+    PredictiveTemperature,
     Step,
     alarms,
     configurational_temperature,
@@ -28,9 +29,12 @@ from lightning_sgmcmc.diagnostics import (
     summarise,
 )
 from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.posterior.directions import FollowedDirections
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.run import label
 
+# Relative change of a field's spread over the draws below which predictions count as linear.
+_LINEAR = 0.1
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "lightning-sgmcmc")
 
 
@@ -164,43 +168,56 @@ def _function_space(chain: Chain, kept: KeptDraws, result: dict[str, Any]) -> di
     followed, stated = kept.probes.directions, chain.sampler.temperature
     if followed is None or not stated:
         return {}
-    theta, force = (
-        _joined(chain, kept.probes.trace(kind)) for kind in ("coordinates", "directional_forces")
-    )
-    scales = _joined(chain, followed.variances().numpy())
-    verdict: dict[str, Any] = {}
-    start, found = 0, {}
-    for kind, count in followed.kinds.items():
-        part = slice(start, start + count)
-        start += count
-        if not count:
-            continue
-        if kind == "predictions":
-            measured = predictive_temperature(
-                theta[..., part], force[..., part], scales[:, part], stated
-            )
-            verdict["predictive"] = measured
-            result["predictive"] = {
-                "temperature": measured.temperature.value,
-                "temperature_error": measured.temperature.standard_error,
-                "deviation_over_true": measured.deviation,
-                "deviation_over_true_error": measured.deviation_error,
-                "mean_error_in_deviations": measured.mean_error,
-                "mean_error_p_value": measured.mean_error_significance,
-                "independent_draws": measured.ess,
-            }
-        else:
-            found[kind] = directional_temperatures(theta[..., part], force[..., part])
-    verdict["directions"] = found
+    traces = {kind: _joined(chain, trace) for kind, trace in kept.probes.followed().items()}
+    temperatures = directional_temperatures(traces["coordinates"], traces["forces"])
+    found = {
+        "leading": temperatures[: followed.leading],
+        "random": temperatures[followed.leading :],
+    }
     result["directional_temperatures"] = {
         kind: [{"value": t.value, "standard_error": t.standard_error} for t in values]
         for kind, values in found.items()
     }
-    if followed.eigenvalues.numel():
-        result["directional_temperatures"]["eigenvalues"] = followed.eigenvalues.double().mean(
-            tuple(range(followed.eigenvalues.dim() - 1))
-        ).tolist()
+    verdict: dict[str, Any] = {"directions": found}
+    measured, linear = _predictive(chain, followed, traces)
+    if measured is not None:
+        verdict["predictive"] = measured
+        result["predictive"] = {
+            "temperature": measured.temperature.value,
+            "temperature_error": measured.temperature.standard_error,
+            "deviation_over_true": measured.deviation,
+            "deviation_over_true_error": measured.deviation_error,
+            "mean_error_in_deviations": measured.mean_error,
+            "mean_error_p_value": measured.mean_error_significance,
+            "independent_draws": measured.ess,
+            "linear_in_weights": linear,
+        }
     return verdict
+
+
+def _predictive(
+    chain: Chain, followed: FollowedDirections, traces: dict[str, NDArray[np.float64]]
+) -> tuple[PredictiveTemperature | None, bool]:
+    """Return the temperature of predictions, and whether they are linear in the weights.
+
+    They count as linear where the spread of the moving vector fields hardly changes from draw to
+    draw. The constant fields serve then, which are closer to the inverse curvature.
+    """
+    values, spreads = traces["values"], traces["spreads"]
+    if not values.size or not spreads.size:
+        return None, False
+    stated = chain.sampler.temperature
+    changes = spreads.std(1) / np.maximum(spreads.mean(1), np.finfo(float).tiny)
+    if np.median(changes) < _LINEAR:
+        variances = _joined(chain, followed.variances.double().cpu().numpy())
+        fixed = traces["fixed_forces"]
+        return predictive_temperature(values, fixed, variances[:, None], stated=stated), True
+    count = spreads.shape[2]
+    moving = traces["moving_forces"]
+    return (
+        predictive_temperature(values[..., :count], moving, spreads, traces["bends"], stated),
+        False,
+    )
 
 
 def _joined(chain: Chain, traces: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Posteriors whose predictive law is known, and chains on them: right, hot, cold, stuck, unmixed."""
+"""Posteriors whose predictive law is known, and chains on them, right and wrong."""
 
 from __future__ import annotations
 
@@ -16,14 +16,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
-from lightning_sgmcmc import BatchStream, GaussianPrior
+from lightning_sgmcmc import (
+    HAMCMC,
+    HASGLD,
+    HMC,
+    PSGLD,
+    SGFS,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    BatchStream,
+    GaussianPrior,
+    NaturalLangevin,
+)
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.held_out import HeldOut
 from lightning_sgmcmc.run import results
-from lightning_sgmcmc.samplers import HMC
 
 Array = NDArray[np.float64]
 Batch = tuple[Tensor, Tensor]
@@ -109,8 +120,6 @@ class Recipe:
         make: Called with the parameters, ``lr`` and ``prior``, returns a sampler.
         lr: Step size; "auto" for ``fraction`` of the largest stable one.
         batch: Examples in a minibatch; None for the whole data.
-        spread: Deviation of the chains' starts about zero; None starts all at zero weights or as
-            the network is initialised.
         optimizer_steps: Of Adam, before the chain.
     """
 
@@ -124,7 +133,7 @@ class Recipe:
     draws: int = 300
     thinning: int = 10
     optimizer_steps: int = 0
-    starts: Literal["same", "reinitialise"] = "reinitialise"
+    starts: Literal["same", "reinitialise", "prior"] = "reinitialise"
     double: bool = False
     seed: int = 0
 
@@ -180,7 +189,7 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
         DrawSchedule(burn_in, recipe.thinning, None, recipe.optimizer_steps),
         burn_in_optimizer=optimizer,
         num_chains=recipe.chains,
-        starts=recipe.starts,
+        starts="same" if problem.variance is None else recipe.starts,
     )
     task.chain = chain
     chain.select()
@@ -188,8 +197,8 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
     chain.build()
     data = tuple(t.to(dtype) for t in problem.data)
     probes = tuple(t.to(dtype) for t in problem.probes)
-    whole = recipe.batch is None
-    chain.bind(BatchStream(data, recipe.batch or len(data[0]), "full" if whole else recipe.sampling))
+    law = "full" if recipe.batch is None else recipe.sampling
+    chain.bind(BatchStream(data, recipe.batch or len(data[0]), law))
     adaptation = Adaptation(chain, StepSize(recipe.fraction))
     with tempfile.TemporaryDirectory() as folder:
         kept = task.kept = KeptDraws(chain, {"test": HeldOut([probes])}, Path(folder), budget=0)
@@ -253,7 +262,7 @@ def linear(dim: int = 10, num_data: int = 400, spread: float = 30.0, noise: floa
 
 
 @cache
-def random_features(count: int = 200, num_data: int = 200, noise: float = 0.1) -> Problem:
+def random_features(count: int = 100, num_data: int = 200, noise: float = 0.5) -> Problem:
     """Return a regression on random ReLU features of a few inputs, mostly flat."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((num_data + 60, 2))
@@ -332,3 +341,184 @@ def _by_hmc(problem: Problem, leapfrog_steps: int = 15) -> Problem:
     ).predictions
     flat = found.reshape(-1, found.shape[-1])
     return replace(problem, mean=flat.mean(0), deviation=flat.std(0))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A chain of the bank: a recipe on a problem."""
+
+    name: str
+    problem: Callable[[], Problem]
+    recipe: Recipe
+
+    def run(self) -> Outcome:
+        """Run the chain and judge it."""
+        return run(self.problem(), self.recipe)
+
+
+def remedied(trial: Trial, outcome: Outcome, budget: float) -> list[Outcome]:
+    """Run a chain again as its remedies say until no alarm is left.
+
+    Args:
+        trial: The chain.
+        outcome: Of its first run, with alarms.
+        budget: Largest number of gradients of all runs together, over those of the first.
+
+    Returns:
+        The outcomes of the further runs.
+    """
+    recipe, rounds, spent = trial.recipe, [outcome], 0.0
+    while rounds[-1].alarms:
+        remedy = rounds[-1].diagnostics["remedy"]
+        recipe = followed(recipe, remedy)
+        steps = recipe.burn_in + recipe.draws * recipe.thinning
+        spent += steps / (trial.recipe.burn_in + trial.recipe.draws * trial.recipe.thinning)
+        if spent > budget or len(rounds) > 8:
+            break
+        rounds.append(run(trial.problem(), recipe))
+    return rounds[1:] or rounds
+
+
+def followed(recipe: Recipe, remedy: dict[str, Any]) -> Recipe:
+    """Return the recipe that a remedy makes of another; a longer run is thinned more."""
+    factor, lr = remedy["steps"], remedy["lr"]
+    recipe = replace(
+        recipe,
+        burn_in=round(recipe.burn_in * factor),
+        thinning=round(recipe.thinning * max(1.0, factor / 2)),
+        draws=round(recipe.draws * min(factor, 2.0)),
+        batch=None if remedy["whole_data"] else recipe.batch,
+    )
+    if recipe.lr == "auto":
+        return replace(recipe, fraction=min(recipe.fraction * lr, 0.5))
+    return replace(recipe, lr=recipe.lr * lr)
+
+
+def _bank() -> list[Trial]:
+    """Return the trials, several of every sampler."""
+    full = Recipe(SGLD)
+    found = {
+        # Whole data, lr: auto: right.
+        "linear, SGLD": (linear, replace(full, fraction=0.05, thinning=40)),
+        "linear, PSGLD": (linear, replace(full, make=PSGLD, fraction=0.05, thinning=40)),
+        "linear, SGHMC": (linear, replace(full, make=SGHMC)),
+        "linear, SGNHT": (linear, replace(full, make=SGNHT)),
+        "linear, NaturalLangevin": (
+            linear,
+            replace(full, make=NaturalLangevin, fraction=0.05, thinning=40),
+        ),
+        "linear, HASGLD": (
+            linear,
+            replace(full, make=HASGLD, fraction=0.05, thinning=40, chains=4),
+        ),
+        "linear, HAMCMC": (
+            linear,
+            replace(full, make=HAMCMC, fraction=0.05, thinning=40, chains=4),
+        ),
+        "linear, HMC": (linear, replace(full, make=HMC, thinning=1, draws=400)),
+        "linear, SGFS": (linear, replace(full, make=SGFS, lr=0.02, batch=40, thinning=40)),
+        "linear, SGLD, small noise": (
+            linear,
+            replace(full, batch=100, fraction=0.02, thinning=100),
+        ),
+        "logistic, SGLD": (logistic, replace(full, fraction=0.05, thinning=40)),
+        "logistic, PSGLD": (logistic, replace(full, make=PSGLD, fraction=0.05, thinning=40)),
+        "logistic, SGHMC": (logistic, replace(full, make=SGHMC)),
+        "logistic, SGNHT": (logistic, replace(full, make=SGNHT)),
+        "logistic, HMC": (logistic, replace(full, make=HMC, thinning=1, draws=400)),
+        "logistic, SGHMC, small noise": (
+            logistic,
+            replace(full, make=SGHMC, batch=100, fraction=0.002, thinning=100),
+        ),
+        "features, SGHMC": (random_features, replace(full, make=SGHMC, thinning=100)),
+        "features, HMC": (
+            random_features,
+            replace(full, make=partial(HMC, leapfrog_steps=100), thinning=2),
+        ),
+        "network, SGHMC": (network, replace(full, make=SGHMC, thinning=20, burn_in=2000)),
+        "network, HMC": (
+            network,
+            replace(full, make=partial(HMC, leapfrog_steps=30), thinning=2, burn_in=200),
+        ),
+        "funnel, SGHMC": (funnel, replace(full, make=SGHMC, fraction=0.05, thinning=40)),
+        # Steps that are too large.
+        "linear, SGLD, large step": (linear, replace(full, fraction=0.7, thinning=40)),
+        "linear, PSGLD, large step": (
+            linear,
+            replace(full, make=PSGLD, fraction=0.7, thinning=40),
+        ),
+        "logistic, NaturalLangevin, large step": (
+            logistic,
+            replace(full, make=NaturalLangevin, fraction=0.7, thinning=40),
+        ),
+        # Gradient noise.
+        "linear, SGLD, noise": (linear, replace(full, batch=5, thinning=40)),
+        "linear, SGHMC, noise": (linear, replace(full, make=SGHMC, batch=20)),
+        "linear, SGHMC, some noise": (
+            linear,
+            replace(full, make=SGHMC, batch=20, fraction=0.01, thinning=40),
+        ),
+        "linear, HASGLD, noise": (
+            linear,
+            replace(full, make=HASGLD, batch=10, fraction=0.3, thinning=40, chains=4),
+        ),
+        "linear, HAMCMC, noise": (
+            linear,
+            replace(full, make=HAMCMC, batch=10, fraction=0.3, thinning=40, chains=4),
+        ),
+        "linear, SGNHT, noise": (linear, replace(full, make=SGNHT, batch=10)),
+        "linear, SGFS, reshuffled": (
+            linear,
+            replace(full, make=SGFS, lr=0.1, batch=40, sampling="reshuffled", thinning=40),
+        ),
+        "logistic, SGHMC, noise": (logistic, replace(full, make=SGHMC, batch=20)),
+        "logistic, PSGLD, noise": (
+            logistic,
+            replace(full, make=PSGLD, batch=5, fraction=0.3, thinning=40),
+        ),
+        "logistic, SGNHT, noise": (logistic, replace(full, make=SGNHT, batch=10)),
+        "features, SGHMC, noise": (
+            random_features,
+            replace(full, make=SGHMC, batch=20, thinning=40),
+        ),
+        "features, SGHMC, some noise": (
+            random_features,
+            replace(full, make=SGHMC, batch=20, fraction=0.02, thinning=100),
+        ),
+        "network, SGHMC, noise": (
+            network,
+            replace(full, make=SGHMC, batch=10, thinning=20, burn_in=2000),
+        ),
+        "network, PSGLD, noise": (
+            network,
+            replace(full, make=PSGLD, batch=5, fraction=0.3, thinning=40, burn_in=2000),
+        ),
+        # Too slow: cold, stuck or not mixed.
+        "linear, SGLD, cold": (
+            linear,
+            replace(full, fraction=0.001, starts="same", optimizer_steps=500, burn_in=100),
+        ),
+        "logistic, SGHMC, cold": (
+            logistic,
+            replace(full, make=SGHMC, fraction=1e-5, optimizer_steps=500, starts="same"),
+        ),
+        "linear, SGLD, stuck": (linear, replace(full, fraction=1e-6, starts="same")),
+        "logistic, PSGLD, stuck": (
+            logistic,
+            replace(full, make=PSGLD, fraction=1e-6, starts="same"),
+        ),
+        "linear, HMC, stuck": (
+            linear,
+            replace(full, make=partial(HMC, leapfrog_steps=1, target_acceptance=None), lr=20.0),
+        ),
+        "linear, SGLD, not mixed": (linear, replace(full, fraction=0.001, starts="prior")),
+        "features, SGLD, not mixed": (random_features, full),
+        "network, SGLD, not mixed": (network, replace(full, fraction=0.02)),
+        "funnel, SGLD, large step": (funnel, replace(full, fraction=0.3, thinning=40)),
+        "funnel, SGHMC, short": (funnel, replace(full, make=SGHMC, fraction=0.001, draws=100)),
+    }
+    return [Trial(name, problem, recipe) for name, (problem, recipe) in found.items()]
+
+
+#: Chains of every sampler, right and wrong.
+BANK = _bank()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,21 @@ from lightning_sgmcmc.adaptation import GradientNoise, NoiseTemperature
 from lightning_sgmcmc.diagnostics import (
     ConfigurationalTemperature,
     Temperature,
-    alarms,
     ess,
     rhat,
     rhat_limit,
     summarise,
 )
+from lightning_sgmcmc.diagnostics import alarms as found_alarms
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
+
+
+def alarms(*args: Any, **kwargs: Any) -> list[str]:
+    """Return the texts of the alarms."""
+    return [alarm.text for alarm in found_alarms(*args, **kwargs)]
 
 
 def test_numbers_are_those_of_the_traces_and_plain() -> None:
