@@ -128,10 +128,10 @@ class Recipe:
     fraction: float = 0.1
     batch: int | None = None
     sampling: Literal["auto", "independent", "reshuffled"] = "auto"
-    chains: int = 8
-    burn_in: int = 500
-    draws: int = 300
-    thinning: int = 10
+    chains: int = 32
+    burn_in: int = 400
+    draws: int = 80
+    thinning: int = 20
     optimizer_steps: int = 0
     starts: Literal["same", "reinitialise", "prior"] = "reinitialise"
     double: bool = False
@@ -254,7 +254,7 @@ def _inputs(rng: np.random.Generator, count: int, dim: int, spread: float) -> Ar
 
 
 @cache
-def linear(dim: int = 10, num_data: int = 400, spread: float = 30.0, noise: float = 1.0) -> Problem:
+def linear(dim: int = 10, num_data: int = 400, spread: float = 10.0, noise: float = 1.0) -> Problem:
     """Return a linear regression with correlated inputs."""
     rng = np.random.default_rng(0)
     x = _inputs(rng, num_data + 60, dim, spread)
@@ -326,14 +326,14 @@ def funnel(width: float = 1.0, dim: int = 3) -> Problem:
 
 
 def _by_hmc(problem: Problem, leapfrog_steps: int = 15) -> Problem:
-    """Return a problem with the moments of 32 chains of 500 trajectories each."""
+    """Return a problem with the moments of 64 chains of 250 trajectories each."""
     found = run(
         problem,
         Recipe(
             partial(HMC, leapfrog_steps=leapfrog_steps),
-            chains=32,
-            burn_in=300,
-            draws=500,
+            chains=64,
+            burn_in=200,
+            draws=250,
             thinning=1,
             double=True,
             seed=7,
@@ -396,126 +396,79 @@ def followed(recipe: Recipe, remedy: dict[str, Any]) -> Recipe:
 
 def _bank() -> list[Trial]:
     """Return the trials, several of every sampler."""
-    full = Recipe(SGLD)
-    found = {
-        # Whole data, lr: auto: right.
-        "linear, SGLD": (linear, replace(full, fraction=0.05, thinning=40)),
-        "linear, PSGLD": (linear, replace(full, make=PSGLD, fraction=0.05, thinning=40)),
-        "linear, SGHMC": (linear, replace(full, make=SGHMC)),
-        "linear, SGNHT": (linear, replace(full, make=SGNHT)),
-        "linear, NaturalLangevin": (
-            linear,
-            replace(full, make=NaturalLangevin, fraction=0.05, thinning=40),
-        ),
-        "linear, HASGLD": (
-            linear,
-            replace(full, make=HASGLD, fraction=0.05, thinning=40, chains=4),
-        ),
-        "linear, HAMCMC": (
-            linear,
-            replace(full, make=HAMCMC, fraction=0.05, thinning=40, chains=4),
-        ),
-        "linear, HMC": (linear, replace(full, make=HMC, thinning=1, draws=400)),
-        "linear, SGFS": (linear, replace(full, make=SGFS, lr=0.02, batch=40, thinning=40)),
-        "linear, SGLD, small noise": (
-            linear,
-            replace(full, batch=100, fraction=0.02, thinning=100),
-        ),
-        "logistic, SGLD": (logistic, replace(full, fraction=0.05, thinning=40)),
-        "logistic, PSGLD": (logistic, replace(full, make=PSGLD, fraction=0.05, thinning=40)),
-        "logistic, SGHMC": (logistic, replace(full, make=SGHMC)),
-        "logistic, SGNHT": (logistic, replace(full, make=SGNHT)),
-        "logistic, HMC": (logistic, replace(full, make=HMC, thinning=1, draws=400)),
-        "logistic, SGHMC, small noise": (
+
+    def hmc(steps: int, **rest: Any) -> Recipe:
+        return Recipe(partial(HMC, leapfrog_steps=steps), thinning=1, burn_in=100, **rest)
+
+    few = {"chains": 6, "draws": 160}  # chains that run in turn
+    found: dict[str, tuple[Callable[[], Problem], Recipe]] = {
+        # Right: whole data, or little gradient noise.
+        "linear, SGLD": (linear, Recipe(SGLD, fraction=0.05)),
+        "linear, PSGLD": (linear, Recipe(PSGLD, fraction=0.05)),
+        "linear, SGHMC": (linear, Recipe(SGHMC)),
+        "linear, SGNHT": (linear, Recipe(SGNHT)),
+        "linear, NaturalLangevin": (linear, Recipe(NaturalLangevin, fraction=0.05, burn_in=1000)),
+        "linear, HASGLD": (linear, Recipe(HASGLD, fraction=0.05, **few)),
+        "linear, HAMCMC": (linear, Recipe(HAMCMC, fraction=0.05, thinning=40, **few)),
+        "linear, HMC": (linear, hmc(10)),
+        "linear, SGFS": (linear, Recipe(SGFS, lr=0.02, batch=40)),
+        "linear, SGLD, little noise": (linear, Recipe(SGLD, batch=100, fraction=0.02, thinning=40)),
+        "logistic, SGLD": (logistic, Recipe(SGLD, fraction=0.05)),
+        "logistic, PSGLD": (logistic, Recipe(PSGLD, fraction=0.05)),
+        "logistic, SGHMC": (logistic, Recipe(SGHMC)),
+        "logistic, SGNHT": (logistic, Recipe(SGNHT)),
+        "logistic, HMC": (logistic, hmc(10)),
+        "logistic, SGHMC, little noise": (
             logistic,
-            replace(full, make=SGHMC, batch=100, fraction=0.002, thinning=100),
+            Recipe(SGHMC, batch=100, fraction=0.002, thinning=60),
         ),
-        "features, SGHMC": (random_features, replace(full, make=SGHMC, thinning=100)),
-        "features, HMC": (
-            random_features,
-            replace(full, make=partial(HMC, leapfrog_steps=100), thinning=2),
-        ),
-        "network, SGHMC": (network, replace(full, make=SGHMC, thinning=20, burn_in=2000)),
-        "network, HMC": (
-            network,
-            replace(full, make=partial(HMC, leapfrog_steps=30), thinning=2, burn_in=200),
-        ),
-        "funnel, SGHMC": (funnel, replace(full, make=SGHMC, fraction=0.05, thinning=40)),
+        "features, SGHMC": (random_features, Recipe(SGHMC, thinning=50)),
+        "features, HMC": (random_features, hmc(60)),
+        "network, SGHMC": (network, Recipe(SGHMC, thinning=30, burn_in=2000)),
+        "network, HMC": (network, hmc(60)),
+        "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=40)),
         # Steps that are too large.
-        "linear, SGLD, large step": (linear, replace(full, fraction=0.7, thinning=40)),
-        "linear, PSGLD, large step": (
-            linear,
-            replace(full, make=PSGLD, fraction=0.7, thinning=40),
-        ),
-        "logistic, NaturalLangevin, large step": (
-            logistic,
-            replace(full, make=NaturalLangevin, fraction=0.7, thinning=40),
-        ),
+        "linear, SGLD, large step": (linear, Recipe(SGLD, fraction=0.7)),
+        "linear, PSGLD, large step": (linear, Recipe(PSGLD, fraction=0.7)),
+        "logistic, NaturalLangevin, large step": (logistic, Recipe(NaturalLangevin, fraction=0.7)),
+        "funnel, SGLD, large step": (funnel, Recipe(SGLD, fraction=0.3)),
         # Gradient noise.
-        "linear, SGLD, noise": (linear, replace(full, batch=5, thinning=40)),
-        "linear, SGHMC, noise": (linear, replace(full, make=SGHMC, batch=20)),
-        "linear, SGHMC, some noise": (
-            linear,
-            replace(full, make=SGHMC, batch=20, fraction=0.01, thinning=40),
-        ),
-        "linear, HASGLD, noise": (
-            linear,
-            replace(full, make=HASGLD, batch=10, fraction=0.3, thinning=40, chains=4),
-        ),
-        "linear, HAMCMC, noise": (
-            linear,
-            replace(full, make=HAMCMC, batch=10, fraction=0.3, thinning=40, chains=4),
-        ),
-        "linear, SGNHT, noise": (linear, replace(full, make=SGNHT, batch=10)),
-        "linear, SGFS, reshuffled": (
-            linear,
-            replace(full, make=SGFS, lr=0.1, batch=40, sampling="reshuffled", thinning=40),
-        ),
-        "logistic, SGHMC, noise": (logistic, replace(full, make=SGHMC, batch=20)),
-        "logistic, PSGLD, noise": (
-            logistic,
-            replace(full, make=PSGLD, batch=5, fraction=0.3, thinning=40),
-        ),
-        "logistic, SGNHT, noise": (logistic, replace(full, make=SGNHT, batch=10)),
-        "features, SGHMC, noise": (
-            random_features,
-            replace(full, make=SGHMC, batch=20, thinning=40),
-        ),
+        "linear, SGLD, noise": (linear, Recipe(SGLD, batch=5)),
+        "linear, SGHMC, noise": (linear, Recipe(SGHMC, batch=20)),
+        "linear, SGHMC, some noise": (linear, Recipe(SGHMC, batch=20, fraction=0.01)),
+        "linear, HASGLD, noise": (linear, Recipe(HASGLD, batch=10, fraction=0.3, **few)),
+        "linear, HAMCMC, noise": (linear, Recipe(HAMCMC, batch=10, fraction=0.3, **few)),
+        "linear, SGNHT, noise": (linear, Recipe(SGNHT, batch=10)),
+        "linear, SGFS, reshuffled": (linear, Recipe(SGFS, lr=0.1, batch=40, sampling="reshuffled")),
+        "logistic, SGHMC, noise": (logistic, Recipe(SGHMC, batch=20)),
+        "logistic, PSGLD, noise": (logistic, Recipe(PSGLD, batch=5, fraction=0.3)),
+        "logistic, SGNHT, noise": (logistic, Recipe(SGNHT, batch=10)),
+        "features, SGHMC, noise": (random_features, Recipe(SGHMC, batch=20)),
         "features, SGHMC, some noise": (
             random_features,
-            replace(full, make=SGHMC, batch=20, fraction=0.02, thinning=100),
+            Recipe(SGHMC, batch=20, fraction=0.02, thinning=50),
         ),
-        "network, SGHMC, noise": (
-            network,
-            replace(full, make=SGHMC, batch=10, thinning=20, burn_in=2000),
-        ),
-        "network, PSGLD, noise": (
-            network,
-            replace(full, make=PSGLD, batch=5, fraction=0.3, thinning=40, burn_in=2000),
-        ),
+        "network, SGHMC, noise": (network, Recipe(SGHMC, batch=10, burn_in=2000)),
+        "network, PSGLD, noise": (network, Recipe(PSGLD, batch=5, fraction=0.3, burn_in=2000)),
         # Too slow: cold, stuck or not mixed.
         "linear, SGLD, cold": (
             linear,
-            replace(full, fraction=0.001, starts="same", optimizer_steps=500, burn_in=100),
+            Recipe(SGLD, fraction=0.001, starts="same", optimizer_steps=300, burn_in=100),
         ),
         "logistic, SGHMC, cold": (
             logistic,
-            replace(full, make=SGHMC, fraction=1e-5, optimizer_steps=500, starts="same"),
+            Recipe(SGHMC, fraction=1e-5, starts="same", optimizer_steps=300, burn_in=100),
         ),
-        "linear, SGLD, stuck": (linear, replace(full, fraction=1e-6, starts="same")),
-        "logistic, PSGLD, stuck": (
-            logistic,
-            replace(full, make=PSGLD, fraction=1e-6, starts="same"),
-        ),
+        "linear, SGLD, stuck": (linear, Recipe(SGLD, fraction=1e-6, starts="same")),
+        "logistic, PSGLD, stuck": (logistic, Recipe(PSGLD, fraction=1e-6, starts="same")),
         "linear, HMC, stuck": (
             linear,
-            replace(full, make=partial(HMC, leapfrog_steps=1, target_acceptance=None), lr=20.0),
+            Recipe(partial(HMC, leapfrog_steps=1, target_acceptance=None), lr=20.0, thinning=1),
         ),
-        "linear, SGLD, not mixed": (linear, replace(full, fraction=0.001, starts="prior")),
-        "features, SGLD, not mixed": (random_features, full),
-        "network, SGLD, not mixed": (network, replace(full, fraction=0.02)),
-        "funnel, SGLD, large step": (funnel, replace(full, fraction=0.3, thinning=40)),
-        "funnel, SGHMC, short": (funnel, replace(full, make=SGHMC, fraction=0.001, draws=100)),
+        "linear, SGLD, not mixed": (linear, Recipe(SGLD, fraction=0.001, starts="prior")),
+        "features, SGLD, not mixed": (random_features, Recipe(SGLD)),
+        "network, SGLD, not mixed": (network, Recipe(SGLD, fraction=0.02)),
+        "funnel, SGHMC, short": (funnel, Recipe(SGHMC, fraction=0.001)),
     }
     return [Trial(name, problem, recipe) for name, (problem, recipe) in found.items()]
 
