@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from scripts.bench.problems import BANK, Outcome, Trial, remedied
+from tests.bank import BANK, Outcome, Trial, remedied
 
 #: Gradients of the remedied runs over those of the first one.
 BUDGET = 300.0

@@ -128,9 +128,9 @@ class Recipe:
     fraction: float = 0.1
     batch: int | None = None
     sampling: Literal["auto", "independent", "reshuffled"] = "auto"
-    chains: int = 32
+    chains: int = 16
     burn_in: int = 400
-    draws: int = 80
+    draws: int = 100
     thinning: int = 20
     optimizer_steps: int = 0
     starts: Literal["same", "reinitialise", "prior"] = "reinitialise"
@@ -254,7 +254,7 @@ def _inputs(rng: np.random.Generator, count: int, dim: int, spread: float) -> Ar
 
 
 @cache
-def linear(dim: int = 10, num_data: int = 400, spread: float = 10.0, noise: float = 1.0) -> Problem:
+def linear(dim: int = 10, num_data: int = 400, spread: float = 4.0, noise: float = 1.0) -> Problem:
     """Return a linear regression with correlated inputs."""
     rng = np.random.default_rng(0)
     x = _inputs(rng, num_data + 60, dim, spread)
@@ -275,7 +275,7 @@ def random_features(count: int = 100, num_data: int = 200, noise: float = 0.5) -
 def logistic(dim: int = 10, num_data: int = 400) -> Problem:
     """Return a logistic regression, with a long HMC run in float64 as its truth."""
     rng = np.random.default_rng(4)
-    x = _inputs(rng, num_data + 60, dim, 10.0)
+    x = _inputs(rng, num_data + 60, dim, 4.0)
     eta = x @ rng.standard_normal(dim) * 1.5
     y = (rng.uniform(size=len(x)) < 1 / (1 + np.exp(-eta))).astype(float)
     return _by_hmc(
@@ -400,7 +400,7 @@ def _bank() -> list[Trial]:
     def hmc(steps: int, **rest: Any) -> Recipe:
         return Recipe(partial(HMC, leapfrog_steps=steps), thinning=1, burn_in=100, **rest)
 
-    few = {"chains": 6, "draws": 160}  # chains that run in turn
+    few = {"chains": 4, "draws": 200, "thinning": 8}  # chains that run in turn
     found: dict[str, tuple[Callable[[], Problem], Recipe]] = {
         # Right: whole data, or little gradient noise.
         "linear, SGLD": (linear, Recipe(SGLD, fraction=0.05)),
@@ -409,7 +409,7 @@ def _bank() -> list[Trial]:
         "linear, SGNHT": (linear, Recipe(SGNHT)),
         "linear, NaturalLangevin": (linear, Recipe(NaturalLangevin, fraction=0.05, burn_in=1000)),
         "linear, HASGLD": (linear, Recipe(HASGLD, fraction=0.05, **few)),
-        "linear, HAMCMC": (linear, Recipe(HAMCMC, fraction=0.05, thinning=40, **few)),
+        "linear, HAMCMC": (linear, Recipe(HAMCMC, fraction=0.05, **few | {"thinning": 15})),
         "linear, HMC": (linear, hmc(10)),
         "linear, SGFS": (linear, Recipe(SGFS, lr=0.02, batch=40)),
         "linear, SGLD, little noise": (linear, Recipe(SGLD, batch=100, fraction=0.02, thinning=40)),
