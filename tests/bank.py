@@ -50,11 +50,13 @@ class Regression(Task):
     def nll(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood up to a constant, [B]."""
         x, y = batch
-        return (self(x)[:, 0] - y) ** 2 / (2 * self.noise**2)
+        squares: Tensor = (self(x)[:, 0] - y) ** 2
+        return squares / (2 * self.noise**2)
 
     def predictive(self, batch: Batch) -> Tensor:
         """Return net(x), [B, 1]."""
-        return self(batch[0])
+        predicted: Tensor = self(batch[0])
+        return predicted
 
 
 class Classification(Regression):
@@ -63,7 +65,7 @@ class Classification(Regression):
     def nll(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood, [B]."""
         x, y = batch
-        eta = self(x)[:, 0]
+        eta: Tensor = self(x)[:, 0]
         return functional.softplus(eta) - y * eta
 
     def predictive(self, batch: Batch) -> Tensor:
@@ -400,24 +402,27 @@ def _bank() -> list[Trial]:
     def hmc(steps: int, **rest: Any) -> Recipe:
         return Recipe(partial(HMC, leapfrog_steps=steps), thinning=1, burn_in=100, **rest)
 
-    few = {"chains": 4, "draws": 200, "thinning": 8}  # chains that run in turn
+    def in_turn(make: Any, fraction: float, batch: int | None = None) -> Recipe:
+        """Return few chains of few steps, as they run in turn."""
+        return Recipe(make, fraction=fraction, batch=batch, chains=4, draws=200, thinning=12)
+
     found: dict[str, tuple[Callable[[], Problem], Recipe]] = {
         # Right: whole data, or little gradient noise.
         "linear, SGLD": (linear, Recipe(SGLD, fraction=0.05)),
-        "linear, PSGLD": (linear, Recipe(PSGLD, fraction=0.05)),
+        "linear, PSGLD": (linear, Recipe(PSGLD, fraction=0.05, thinning=30)),
         "linear, SGHMC": (linear, Recipe(SGHMC)),
         "linear, SGNHT": (linear, Recipe(SGNHT)),
         "linear, NaturalLangevin": (linear, Recipe(NaturalLangevin, fraction=0.05, burn_in=1000)),
-        "linear, HASGLD": (linear, Recipe(HASGLD, fraction=0.05, **few)),
-        "linear, HAMCMC": (linear, Recipe(HAMCMC, fraction=0.05, **few | {"thinning": 15})),
-        "linear, HMC": (linear, hmc(10)),
-        "linear, SGFS": (linear, Recipe(SGFS, lr=0.02, batch=40)),
+        "linear, HASGLD": (linear, in_turn(HASGLD, 0.05)),
+        "linear, HAMCMC": (linear, in_turn(HAMCMC, 0.05)),
+        "linear, HMC": (linear, hmc(20)),
+        "linear, SGFS": (linear, Recipe(SGFS, lr=0.04, batch=40, thinning=30)),
         "linear, SGLD, little noise": (linear, Recipe(SGLD, batch=100, fraction=0.02, thinning=40)),
         "logistic, SGLD": (logistic, Recipe(SGLD, fraction=0.05)),
-        "logistic, PSGLD": (logistic, Recipe(PSGLD, fraction=0.05)),
+        "logistic, PSGLD": (logistic, Recipe(PSGLD, fraction=0.05, thinning=30)),
         "logistic, SGHMC": (logistic, Recipe(SGHMC)),
         "logistic, SGNHT": (logistic, Recipe(SGNHT)),
-        "logistic, HMC": (logistic, hmc(10)),
+        "logistic, HMC": (logistic, hmc(20)),
         "logistic, SGHMC, little noise": (
             logistic,
             Recipe(SGHMC, batch=100, fraction=0.002, thinning=60),
@@ -436,8 +441,8 @@ def _bank() -> list[Trial]:
         "linear, SGLD, noise": (linear, Recipe(SGLD, batch=5)),
         "linear, SGHMC, noise": (linear, Recipe(SGHMC, batch=20)),
         "linear, SGHMC, some noise": (linear, Recipe(SGHMC, batch=20, fraction=0.01)),
-        "linear, HASGLD, noise": (linear, Recipe(HASGLD, batch=10, fraction=0.3, **few)),
-        "linear, HAMCMC, noise": (linear, Recipe(HAMCMC, batch=10, fraction=0.3, **few)),
+        "linear, HASGLD, noise": (linear, in_turn(HASGLD, 0.3, 10)),
+        "linear, HAMCMC, noise": (linear, in_turn(HAMCMC, 0.3, 10)),
         "linear, SGNHT, noise": (linear, Recipe(SGNHT, batch=10)),
         "linear, SGFS, reshuffled": (linear, Recipe(SGFS, lr=0.1, batch=40, sampling="reshuffled")),
         "logistic, SGHMC, noise": (logistic, Recipe(SGHMC, batch=20)),

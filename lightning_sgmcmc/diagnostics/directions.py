@@ -103,8 +103,8 @@ def predictive_temperature(
     bend = np.zeros_like(value) if bends is None else as_traces(bends)
     chains, draws, _ = value.shape
     if draws < MIN_DRAWS:
-        nothing = Temperature(float("nan"), float("nan"), 0)
-        return PredictiveTemperature(nothing, *([float("nan")] * 3), 1.0, 0, float("nan"))
+        nan = float("nan")
+        return PredictiveTemperature(Temperature(nan, nan, 0), nan, nan, nan, 1.0, 0, nan)
     g, x, y, w = (_blocks(trace) for trace in (value, force, spread, bend))
     means = g.mean(2)
     if chains >= _CHAINS:
