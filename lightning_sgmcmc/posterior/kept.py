@@ -260,7 +260,7 @@ class KeptDraws:
         self.reference = dict(state["reference"])
         draws = [Draw(step, file, weight) for step, file, weight in state["draws"]]
         self._weights = list(state["weights"])
-        self.probes.load_state_dict(state["probes"])
+        self.probes.load_state_dict(state["probes"], device)
         for store in self._stores:
             if self._writes:
                 store.rewind(draws)

@@ -143,12 +143,13 @@ class Probes:
             "directions": followed,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the traces and the directions."""
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Restore the traces, and the directions on a device."""
         self._traces = {kind: list(rows) for kind, rows in state["traces"].items()}
         self._followed = {kind: list(rows) for kind, rows in state["followed"].items()}
         followed = state["directions"]
-        self.directions = FollowedDirections(**followed) if followed is not None else None
+        if followed is not None:
+            self.directions = FollowedDirections(**{k: t.to(device) for k, t in followed.items()})
 
 
 def _curvature_batches(chain: Chain) -> list[Batch]:
