@@ -94,15 +94,15 @@ def alarms(
 
     Mixing is judged by the predictions where there are any, by the weights otherwise. It is off
     where more than 5 % of the quantities have an R-hat above the summary's limit, but for 1.1 with
-    400 independent draws of nearly all, or their median ESS is below 20.
+    200 independent draws of nearly all, or their median ESS is below 20.
 
     The law of the draws is judged by the temperature of the predictions where it is known. It is
     off where the predictive deviation that it implies differs by more than 7 % from the true one,
     or the predictive mean by more than .15 deviations, and chance does so in less than two of a
     thousand right runs. It is unknown where an error of 20 % lies within two standard errors.
-    Elsewhere kinetic and configurational temperature count, off outside 0.9 to 1.15 times the
-    stated one, the latter also by more than three standard errors, and gradient noise above 10 % of
-    the injected noise. At T = 0 nothing is sampled, and only values that are not finite are wrong.
+    Then, or without that temperature, kinetic and configurational temperature count, off outside
+    0.9 to 1.15 times the stated one, the latter also by more than three standard errors, and
+    gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and only values that are not finite are wrong.
 
     Args:
         summary: Of :func:`~lightning_sgmcmc.diagnostics.summarise`.
@@ -120,34 +120,15 @@ def alarms(
         return diverged  # iterates of an optimizer do not mix
     step = step or Step()
     found = _mixing_alarms(summary, step)
-    if predictive is not None and np.isfinite(predictive.temperature.value):
-        return found + _predictive_alarms(
-            predictive, dict(directions or {}), temperature, step, noise
-        )
-    if kinetic_temperature is not None and _off(kinetic_temperature, temperature):
-        found.append(
-            Alarm(
-                f"the chain's kinetic temperature is {kinetic_temperature:.3g}, not within 0.9 to "
-                f"1.15 times the stated {temperature:g}: it does not sample its posterior; lower "
-                "the step size",
-                Remedy(lr=0.25, steps=4),
-            )
-        )
-    if configurational is not None:
-        found += _configurational_alarms(configurational, temperature)
-    if noise is not None and noise.total.ratio > 0.1:
-        worst = max(noise.tensors, key=lambda name: noise.tensors[name].ratio)
-        factor = 0.1 / noise.total.ratio
-        found.append(
-            Alarm(
-                f"gradient noise adds {noise.total.ratio:.0%} to the injected noise (most in "
-                f"{worst}: {noise.tensors[worst].ratio:.0%}), so that the chain's temperature is "
-                f"about {noise.total.effective:.3g} instead of {temperature:g}: multiply the step "
-                f"size by {factor:.2g} for a tenth, or take larger minibatches",
-                Remedy(lr=max(factor, _SMALLEST)),
-            )
-        )
-    return found
+    others = _other_alarms(temperature, kinetic_temperature, configurational, noise, step)
+    if predictive is None or not np.isfinite(predictive.temperature.value):
+        return found + others
+    unknown = _unknown_alarms(predictive, temperature, step)
+    return (
+        found
+        + ((others or unknown) if unknown else [])
+        + _predictive_alarms(predictive, dict(directions or {}), temperature, step, noise)
+    )
 
 
 def joint_remedy(found: Sequence[Alarm]) -> Remedy:
@@ -212,9 +193,8 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
             )
         )
         return found
-    # Many chains of few independent draws each can be right together: Vehtari et al. 2021 ask for
-    # 400 in all.
-    enough = space["rhat"]["q95"] < 1.1 and space["ess_bulk"]["q05"] >= 400
+    # Many chains of few independent draws each can be right together.
+    enough = space["rhat"]["q95"] < 1.1 and space["ess_bulk"]["q05"] >= 200
     if space["rhat_above"] > 0.05 and not enough:
         what = "the chains have" if chains > 1 else "the two halves of the chain differ: it has"
         remedy = _longer(step, 4)
@@ -240,6 +220,61 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
     return found
 
 
+def _other_alarms(
+    stated: float,
+    kinetic: float | None,
+    configurational: ConfigurationalTemperature | None,
+    noise: GradientNoise | None,
+    step: Step,
+) -> list[Alarm]:
+    """Return what is to be said where the temperature of the predictions is not known."""
+    found = []
+    if kinetic is not None and _off(kinetic, stated):
+        found.append(
+            Alarm(
+                f"the chain's kinetic temperature is {kinetic:.3g}, not within 0.9 to 1.15 times "
+                f"the stated {stated:g}: it does not sample its posterior; lower the step size",
+                _cooler(abs(kinetic / stated - 1), step),
+            )
+        )
+    if configurational is not None:
+        found += _configurational_alarms(configurational, stated, step)
+    if noise is not None and noise.total.ratio > 0.1:
+        worst = max(noise.tensors, key=lambda name: noise.tensors[name].ratio)
+        factor = 0.1 / noise.total.ratio
+        found.append(
+            Alarm(
+                f"gradient noise adds {noise.total.ratio:.0%} to the injected noise (most in "
+                f"{worst}: {noise.tensors[worst].ratio:.0%}), so that the chain's temperature is "
+                f"about {noise.total.effective:.3g} instead of {stated:g}: multiply the step "
+                f"size by {factor:.2g} for a tenth, or take larger minibatches",
+                _cooler(noise.total.ratio, step),
+            )
+        )
+    return found
+
+
+def _unknown_alarms(measured: PredictiveTemperature, stated: float, step: Step) -> list[Alarm]:
+    """Return an alarm where the predictive deviation is neither known nor known to be off."""
+    ratio, error = measured.deviation, measured.deviation_error
+    if abs(ratio - 1) + 2 * error <= UNKNOWN or _differs(measured, stated):
+        return []
+    remedy = _longer(step, float(np.clip((4 * error / UNKNOWN) ** 2, 2, 16)))
+    return [
+        Alarm(
+            f"the predictive deviation is known to {error:.0%} of the true one only (temperature "
+            f"of the predictions {measured.temperature.value:.3g} +- "
+            f"{measured.temperature.standard_error:.2g}, stated {stated:g}): {remedy}",
+            remedy,
+        )
+    ]
+
+
+def _differs(measured: PredictiveTemperature, stated: float) -> bool:
+    """Return whether the predictive deviation is off, and not by chance."""
+    return abs(measured.deviation - 1) > DEVIATION and measured.significance(stated) < _CHANCE
+
+
 def _predictive_alarms(
     measured: PredictiveTemperature,
     directions: Mapping[str, Sequence[Temperature]],
@@ -248,14 +283,13 @@ def _predictive_alarms(
     noise: GradientNoise | None,
 ) -> list[Alarm]:
     found = []
-    ratio, error = measured.deviation, measured.deviation_error
+    ratio = measured.deviation
     value = (
         f"(temperature of the predictions {measured.temperature.value:.3g} +- "
         f"{measured.temperature.standard_error:.2g}, stated {stated:g}"
         f"{_extreme(directions, stated, measured, hot=ratio > 1)})"
     )
-    significant = measured.significance(stated) < _CHANCE
-    if significant and ratio > 1 + DEVIATION:
+    if _differs(measured, stated) and ratio > 1:
         remedy = _cooler(ratio**2 - 1, step)
         found.append(
             Alarm(
@@ -264,7 +298,7 @@ def _predictive_alarms(
                 remedy,
             )
         )
-    elif significant and ratio < 1 - DEVIATION:
+    elif _differs(measured, stated):
         mixed = measured.ess > 200
         remedy = Remedy(lr=0.25, steps=4) if mixed and not step.corrected else _longer(step, 4)
         why = (
@@ -276,15 +310,6 @@ def _predictive_alarms(
         found.append(
             Alarm(
                 f"predictions are only {ratio:.2f} times as wide as they should be {value}: {why}; "
-                f"{remedy}",
-                remedy,
-            )
-        )
-    elif abs(ratio - 1) + 2 * error > UNKNOWN:
-        remedy = _longer(step, float(np.clip((4 * error / UNKNOWN) ** 2, 2, 16)))
-        found.append(
-            Alarm(
-                f"the predictive deviation is known to {error:.0%} of its size only {value}: "
                 f"{remedy}",
                 remedy,
             )
@@ -347,7 +372,9 @@ def _extreme(
     return f", of {name} {value:.3g}"
 
 
-def _configurational_alarms(measured: ConfigurationalTemperature, stated: float) -> list[Alarm]:
+def _configurational_alarms(
+    measured: ConfigurationalTemperature, stated: float, step: Step
+) -> list[Alarm]:
     total = measured.total
     if not (_off(total.value, stated) and abs(total.value - stated) > 3 * total.standard_error):
         return []
@@ -368,7 +395,7 @@ def _configurational_alarms(measured: ConfigurationalTemperature, stated: float)
     return [
         Alarm(
             text + f"the step or its gradient noise is too large{where}; lower the step size",
-            Remedy(lr=0.25, steps=4),
+            _cooler(total.value / stated - 1, step),
         )
     ]
 

@@ -97,21 +97,24 @@ class Probes:
             self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
 
     def _unseen(self, chain: Chain) -> list[Batch]:
-        """Return minibatches for grad U that have not moved the chain yet.
+        """Return minibatches for grad U that are independent of how the chain came to theta.
 
-        Successive reshuffled minibatches of one epoch lie apart, and an epoch of at most eight is
-        the whole data but for the examples that reshuffling leaves out.
+        Of reshuffled epochs they are of the next one: what is left of the present one is what the
+        chain has not seen of it, and so depends on what it has seen. A whole epoch is all the data
+        but for the examples that reshuffling leaves out.
         """
         stream = chain.stream
         assert stream is not None
         if stream.sampling == "full":
             return [chain.minibatch()]
-        affordable = max(1, min(_BATCHES, chain.draws.thinning // _STEPS_A_BATCH))
-        whole = len(stream)
-        if stream.sampling == "reshuffled" and whole <= affordable:
-            first = -(-chain.steps // whole) * whole
-            return [chain.minibatch(first + i) for i in range(whole)]
-        return [chain.minibatch(chain.steps + i) for i in range(affordable)]
+        count, first = max(1, min(_BATCHES, chain.draws.thinning // _STEPS_A_BATCH)), chain.steps
+        if stream.sampling == "reshuffled":
+            epoch = len(stream)
+            if epoch <= count:
+                count, first = epoch, -(-first // epoch) * epoch
+            else:
+                first += epoch
+        return [chain.minibatch(first + i) for i in range(count)]
 
     def _pick(self, tensors: list[Tensor], chain_dims: int) -> Tensor:
         rows = tensors[0].shape[0] if chain_dims else 1

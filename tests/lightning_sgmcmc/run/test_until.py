@@ -80,8 +80,8 @@ def test_another_step_starts_anew(tmp_path: Path, capsys: Any, lr: str, option: 
 
 
 def test_time_bounds_the_rounds(tmp_path: Path, capsys: Any) -> None:
-    """10 s took 1,000 steps: in 25 s there are 15 more for 1,500; then none is left."""
-    runs = Runs(tmp_path, [{"steps": 4.0}, {"steps": 4.0}], "auto")
+    """10 s took 1,000 steps: in 25 s there are 15 more for 1,500, in 10 none."""
+    runs = Runs(tmp_path, [{"steps": 4.0}, None], "auto")
     rounds = Rounds(runs, 25 / 60)
     rounds.follow(runs.folder)
     steps = int(runs.calls[0][-1].split("=")[1])
