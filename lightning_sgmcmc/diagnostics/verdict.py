@@ -102,7 +102,8 @@ def alarms(
     thousand right runs. It is unknown where an error of 20 % lies within two standard errors.
     Then, or without that temperature, kinetic and configurational temperature count, off outside
     0.9 to 1.15 times the stated one, the latter also by more than three standard errors, and
-    gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and only values that are not finite are wrong.
+    gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and only values
+    that are not finite are wrong.
 
     Args:
         summary: Of :func:`~lightning_sgmcmc.diagnostics.summarise`.
