@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,6 +36,9 @@ from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.held_out import HeldOut
 from lightning_sgmcmc.run import results
+
+#: Predictive moments of the problems without a closed form.
+TRUTHS = Path(__file__).with_name("bank.json")
 
 Array = NDArray[np.float64]
 Batch = tuple[Tensor, Tensor]
@@ -274,28 +278,34 @@ def random_features(count: int = 100, num_data: int = 200, noise: float = 0.5) -
 
 
 @cache
-def logistic(dim: int = 10, num_data: int = 400) -> Problem:
+def logistic() -> Problem:
     """Return a logistic regression, with a long HMC run in float64 as its truth."""
+    return _with_truth(_logistic())
+
+
+def _logistic(dim: int = 10, num_data: int = 400) -> Problem:
     rng = np.random.default_rng(4)
     x = _inputs(rng, num_data + 60, dim, 4.0)
     eta = x @ rng.standard_normal(dim) * 1.5
     y = (rng.uniform(size=len(x)) < 1 / (1 + np.exp(-eta))).astype(float)
-    return _by_hmc(
-        Problem(
-            "logistic",
-            lambda: Classification(_linear_net(dim), 1.0),
-            _batch(x[:num_data], y[:num_data]),
-            _batch(x[num_data:], y[num_data:]),
-            1.0,
-            np.zeros(60),
-            np.ones(60),
-        )
+    return Problem(
+        "logistic",
+        lambda: Classification(_linear_net(dim), 1.0),
+        _batch(x[:num_data], y[:num_data]),
+        _batch(x[num_data:], y[num_data:]),
+        1.0,
+        np.zeros(60),
+        np.ones(60),
     )
 
 
 @cache
-def network(units: int = 8, num_data: int = 60, noise: float = 0.3) -> Problem:
+def network() -> Problem:
     """Return a regression by a small network, with a long HMC run in float64 as its truth."""
+    return _with_truth(_network())
+
+
+def _network(units: int = 8, num_data: int = 60, noise: float = 0.3) -> Problem:
     rng = np.random.default_rng(5)
     x = rng.uniform(-2, 2, (num_data + 40, 1))
     y = np.sin(2 * x[:, 0]) + noise * rng.standard_normal(len(x))
@@ -304,17 +314,14 @@ def network(units: int = 8, num_data: int = 60, noise: float = 0.3) -> Problem:
         net = nn.Sequential(nn.Linear(1, units), nn.Tanh(), nn.Linear(units, 1))
         return Regression(net, noise)
 
-    return _by_hmc(
-        Problem(
-            "network",
-            make,
-            _batch(x[:num_data], y[:num_data]),
-            _batch(x[num_data:], y[num_data:]),
-            1.0,
-            np.zeros(40),
-            np.ones(40),
-        ),
-        leapfrog_steps=40,
+    return Problem(
+        "network",
+        make,
+        _batch(x[:num_data], y[:num_data]),
+        _batch(x[num_data:], y[num_data:]),
+        1.0,
+        np.zeros(40),
+        np.ones(40),
     )
 
 
@@ -327,22 +334,38 @@ def funnel(width: float = 1.0, dim: int = 3) -> Problem:
     )
 
 
-def _by_hmc(problem: Problem, leapfrog_steps: int = 15) -> Problem:
-    """Return a problem with the moments of 64 chains of 250 trajectories each."""
-    found = run(
-        problem,
-        Recipe(
-            partial(HMC, leapfrog_steps=leapfrog_steps),
-            chains=64,
-            burn_in=200,
-            draws=250,
-            thinning=1,
-            double=True,
-            seed=7,
-        ),
-    ).predictions
+def measured(problem: Problem, leapfrog_steps: int) -> Problem:
+    """Return a problem with the predictive moments of 32 chains of 500 HMC trajectories each."""
+    recipe = Recipe(
+        partial(HMC, leapfrog_steps=leapfrog_steps),
+        chains=32,
+        burn_in=300,
+        draws=500,
+        thinning=1,
+        double=True,
+        seed=7,
+    )
+    found = run(problem, recipe).predictions
     flat = found.reshape(-1, found.shape[-1])
     return replace(problem, mean=flat.mean(0), deviation=flat.std(0))
+
+
+def _with_truth(problem: Problem) -> Problem:
+    """Return a problem with the moments that ``scripts/bench/bank.py --references`` measured."""
+    truth = json.loads(TRUTHS.read_text())[problem.name]
+    return replace(problem, mean=np.array(truth["mean"]), deviation=np.array(truth["deviation"]))
+
+
+def write_truths() -> None:
+    """Measure the problems without a closed form by HMC and write their truths."""
+    found = {}
+    for make, steps in ((_logistic, 15), (_network, 40)):
+        problem = measured(make(), steps)
+        found[problem.name] = {
+            "mean": [round(float(v), 5) for v in problem.mean],
+            "deviation": [round(float(v), 5) for v in problem.deviation],
+        }
+    TRUTHS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from tests.bank import BANK, Outcome, Trial, remedied
+from tests.bank import BANK, Outcome, Trial, remedied, write_truths
 
 #: Gradients of the remedied runs over those of the first one.
 BUDGET = 300.0
@@ -57,10 +57,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of trials")
     parser.add_argument("--remedies", action="store_true", help="follow the remedies")
     parser.add_argument("--verbose", action="store_true", help="print the alarms")
+    parser.add_argument("--references", action="store_true", help="measure the truths anew by HMC")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    if args.references:
+        write_truths()
     print(
         f"{'chain':<38}{'dev':>9}{'mean':>7}  {'estimated':>17}{'alarms':>7}  {'judged':<8}{'s':>6}"
     )
