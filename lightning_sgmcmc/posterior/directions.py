@@ -175,6 +175,19 @@ class _Predicting:
         self._chain.task.train(self._training)
 
 
+@torch.no_grad()
+def first_examples(chain: Chain, probes: Batch) -> Batch:
+    """Return the first examples of a batch, as many as give ``PROBES`` predictions."""
+    whole = chain.evaluate("predictive", probes)
+    outputs = whole[0].numel() if not chain.sampler.chain_dims else whole[0, 0].numel()
+    count = -(-PROBES // max(1, outputs))
+    if isinstance(probes, Tensor):
+        return probes[:count]
+    if isinstance(probes, (tuple, list)) and all(isinstance(t, Tensor) for t in probes):
+        return tuple(t[:count] for t in probes)
+    return probes
+
+
 def find_directions(
     chain: Chain, batches: Sequence[Batch], probes: Batch | None
 ) -> FollowedDirections:

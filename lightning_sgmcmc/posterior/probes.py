@@ -7,12 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.diagnostics import gradient_of_potential
-from lightning_sgmcmc.posterior.directions import TRACES, FollowedDirections, find_directions
+from lightning_sgmcmc.posterior.directions import (
+    TRACES,
+    FollowedDirections,
+    find_directions,
+    first_examples,
+)
 from lightning_sgmcmc.target import Batch
 
 Array = NDArray[np.float64]
@@ -64,7 +70,7 @@ class Probes:
     def __init__(self, chain: Chain, probes: Batch | None = None) -> None:
         count = max(_FEWEST, _WEIGHTS // chain.num_chains)
         places = spread_evenly(chain.state(0), count)
-        self._places, self._probes = list(places.values()), probes
+        self._places, self._probes, self._sliced = list(places.values()), probes, False
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
         #: How many of them lie in each tensor.
@@ -85,16 +91,24 @@ class Probes:
         dims = sampler.chain_dims
         self._traces["weights"].append(self._pick(sampler.params, dims))
         if chain.stream is not None and target is not None:
+            if self._probes is not None and not self._sliced:
+                self._probes, self._sliced = first_examples(chain, self._probes), True
             gradient = gradient_of_potential(target, self._unseen(chain))
             self._traces["forces"].append(self._pick(gradient, dims))
-            if self.directions is None and sampler.temperature:
-                self.directions = find_directions(chain, _curvature_batches(chain), self._probes)
+            if not self._traces["forces"][1:] and sampler.temperature:
+                self._find_directions(chain)
             if self.directions is not None:
                 noted = self.directions.record(chain, gradient, self._probes)
                 for kind, value in noted.items():
                     self._followed[kind].append(value)
         if predictions is not None:
             self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
+
+    def _find_directions(self, chain: Chain) -> None:
+        try:
+            self.directions = find_directions(chain, _curvature_batches(chain), self._probes)
+        except (RuntimeError, ValueError) as error:  # a layer without a second derivative
+            rank_zero_info(f"Note: the temperature of predictions is not measured: {error}")
 
     def _unseen(self, chain: Chain) -> list[Batch]:
         """Return minibatches for grad U that are independent of how the chain came to theta.
