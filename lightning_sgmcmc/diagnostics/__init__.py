@@ -5,6 +5,11 @@ All functions take NumPy arrays (or what becomes one) with chains and draws in f
 """
 
 from lightning_sgmcmc.diagnostics.autocorrelation import atuc, autocorrelation_time
+from lightning_sgmcmc.diagnostics.directions import (
+    PredictiveTemperature,
+    directional_temperatures,
+    predictive_temperature,
+)
 from lightning_sgmcmc.diagnostics.errors import RelativeErrors, RunningErrors, relative_errors
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
 from lightning_sgmcmc.diagnostics.summary import rhat_limit, summarise
@@ -14,7 +19,7 @@ from lightning_sgmcmc.diagnostics.temperature import (
     configurational_temperature,
     gradient_of_potential,
 )
-from lightning_sgmcmc.diagnostics.verdict import alarms
+from lightning_sgmcmc.diagnostics.verdict import Alarm, Remedy, Step, alarms, joint_remedy
 from lightning_sgmcmc.diagnostics.weighted import (
     effective_draws,
     weighted_ess,
@@ -23,17 +28,24 @@ from lightning_sgmcmc.diagnostics.weighted import (
 
 __all__ = [
     "MIN_DRAWS",
+    "Alarm",
     "ConfigurationalTemperature",
+    "PredictiveTemperature",
     "RelativeErrors",
+    "Remedy",
     "RunningErrors",
+    "Step",
     "Temperature",
     "alarms",
     "atuc",
     "autocorrelation_time",
     "configurational_temperature",
+    "directional_temperatures",
     "effective_draws",
     "ess",
     "gradient_of_potential",
+    "joint_remedy",
+    "predictive_temperature",
     "relative_errors",
     "rhat",
     "rhat_limit",

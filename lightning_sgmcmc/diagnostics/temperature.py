@@ -13,7 +13,8 @@ from torch import Tensor
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, Array, as_traces
 from lightning_sgmcmc.target import Batch, Target
 
-_BLOCKS = 8
+#: Blocks of successive draws that a chain is cut into.
+BLOCKS = 8
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def configurational_temperature(
             f"the layers have {sum(sizes.values())} weights together, the draws {theta.shape[2]}"
         )
     moves = np.ptp(theta, axis=1).any(0)
-    virial = _block_virials(theta, gradient)
+    virial = block_virials(theta, gradient)
     parts, start = {}, 0
     for name, size in sizes.items():
         parts[name] = _temperature(virial, moves, slice(start, start + size))
@@ -105,17 +106,17 @@ def gradient_of_potential(target: Target, batches: Sequence[Batch]) -> list[Tens
     return total
 
 
-def _block_virials(theta: Array, gradient: Array) -> Array:
+def block_virials(theta: Array, gradient: Array) -> Array:
     """Return the mean of (theta - c) * grad U over each block, [C, blocks, W]."""
     chains, draws, count = theta.shape
-    length = draws // _BLOCKS
+    length = draws // BLOCKS
     if draws < MIN_DRAWS:
         return np.full((chains, 0, count), np.nan)
-    shape = (chains, _BLOCKS, length, count)
-    x = theta[:, draws - _BLOCKS * length :].reshape(shape)
-    g = gradient[:, draws - _BLOCKS * length :].reshape(shape)
+    shape = (chains, BLOCKS, length, count)
+    x = theta[:, draws - BLOCKS * length :].reshape(shape)
+    g = gradient[:, draws - BLOCKS * length :].reshape(shape)
     means = x.mean(2)
-    others = (means.sum(1, keepdims=True) - means) / (_BLOCKS - 1)
+    others = (means.sum(1, keepdims=True) - means) / (BLOCKS - 1)
     virial: Array = ((x - others[:, :, None]) * g).mean(2)
     return virial
 

@@ -1,16 +1,82 @@
-"""What is wrong with a sample, in words."""
+"""What is wrong with a sample, in words, and what ends it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lightning_sgmcmc.adaptation import GradientNoise
-from lightning_sgmcmc.diagnostics.temperature import ConfigurationalTemperature
+from lightning_sgmcmc.diagnostics.directions import PredictiveTemperature, significance
+from lightning_sgmcmc.diagnostics.temperature import ConfigurationalTemperature, Temperature
 
 #: Fewest draws a chain for a verdict on mixing.
 ENOUGH_DRAWS = 20
+#: Relative errors of the predictive deviation, and errors of the predictive mean in deviations,
+#: that are no alarm; the latter where they are significant.
+DEVIATION, MEAN = 0.07, 0.15
+#: The largest error of the deviation, two standard errors out, with which it counts as known.
+UNKNOWN = 0.2
+#: P-value below which a difference is not chance.
+_CHANCE = 0.002
+# The excess variance that a remedy aims at, and the smallest factor of one.
+_AIM, _SMALLEST = 0.04, 1 / 16
+# Fractions of the largest stable step: one to go up to, and one that is needlessly small.
+_USUAL, _SMALL = 0.1, 0.02
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Changes that end an alarm.
+
+    Attributes:
+        lr: Factor of the step size, or of ``step_fraction`` with ``lr: auto``. Where it is not 1
+            the chain burns in anew, and earlier draws do not count.
+        steps: Factor of the number of steps.
+        whole_data: Take the gradient of the whole data at every step.
+    """
+
+    lr: float = 1.0
+    steps: float = 1.0
+    whole_data: bool = False
+
+    def __str__(self) -> str:
+        parts = ["take the whole data at every step"] if self.whole_data else []
+        if self.lr != 1:
+            parts.append(f"multiply the step size by {self.lr:.2g}")
+        if self.steps != 1:
+            parts.append(f"run {self.steps:.2g} times as long")
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One thing that is wrong: a sentence, and what ends it if that is known."""
+
+    text: str
+    remedy: Remedy | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a chain's step is, as far as a remedy depends on it.
+
+    Attributes:
+        fraction: The step size over the largest stable one; None where it is not known.
+        bias: Relative excess of variances that the step brings with exact gradients, at most.
+        batch_share: n / N, the minibatch's share of the data.
+        corrected: Whether a Metropolis test makes every step size exact.
+    """
+
+    fraction: float | None = None
+    bias: float = 0.0
+    batch_share: float = 1.0
+    corrected: bool = False
 
 
 def alarms(
@@ -20,43 +86,65 @@ def alarms(
     kinetic_temperature: float | None = None,
     configurational: ConfigurationalTemperature | None = None,
     noise: GradientNoise | None = None,
-) -> list[str]:
-    """Return what is wrong with a sample, one sentence in plain words each.
+    predictive: PredictiveTemperature | None = None,
+    directions: Mapping[str, Sequence[Temperature]] | None = None,
+    step: Step | None = None,
+) -> list[Alarm]:
+    """Return what is wrong with a sample, one sentence in plain words each, and what ends it.
 
     Mixing is judged by the predictions where there are any, by the weights otherwise. It is off
-    where more than 5 % of the quantities have an R-hat above the summary's limit, or their median
-    ESS is below 20. A temperature is off outside 0.9 to 1.15 times the stated one, the
-    configurational one also by more than three standard errors; gradient noise above 10 % of the
-    injected noise. At T = 0 nothing is sampled, and only values that are not finite are wrong.
+    where more than 5 % of the quantities have an R-hat above the summary's limit, but for 1.1 with
+    200 independent draws of nearly all, or their median ESS is below 20.
+
+    The law of the draws is judged by the temperature of the predictions where it is known. It is
+    off where the predictive deviation that it implies differs by more than 7 % from the true one,
+    or the predictive mean by more than .15 deviations, and chance does so in less than two of a
+    thousand right runs. It is unknown where an error of 20 % lies within two standard errors.
+    Then, or without that temperature, kinetic and configurational temperature count, off outside
+    0.9 to 1.15 times the stated one, the latter also by more than three standard errors, and
+    gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and only values
+    that are not finite are wrong.
 
     Args:
         summary: Of :func:`~lightning_sgmcmc.diagnostics.summarise`.
         temperature: T that the run states.
         kinetic_temperature: The sampler's, averaged over draws.
         configurational: Of :func:`~lightning_sgmcmc.diagnostics.configurational_temperature`.
-        noise: Of :func:`~lightning_sgmcmc.adaptation`; not for SGFS, which counts
-            that noise as its own.
+        noise: Of :func:`~lightning_sgmcmc.adaptation.minibatch_noise`; not for samplers that count
+            that noise as their own.
+        predictive: Of :func:`~lightning_sgmcmc.diagnostics.predictive_temperature`.
+        directions: Of :func:`~lightning_sgmcmc.diagnostics.directional_temperatures`, by kind.
+        step: What the chain's step is.
     """
-    if not temperature:
-        return _divergence_alarms(summary)  # iterates of an optimizer do not mix
-    found = _divergence_alarms(summary) + _mixing_alarms(summary)
-    if kinetic_temperature is not None and _off(kinetic_temperature, temperature):
-        found.append(
-            f"the chain's kinetic temperature is {kinetic_temperature:.3g}, not within 0.9 to 1.15 "
-            f"times the stated {temperature:g}: it does not sample its posterior; lower the step "
-            "size"
-        )
-    if configurational is not None:
-        found += _configurational_alarms(configurational, temperature)
-    if noise is not None and noise.total.ratio > 0.1:
-        worst = max(noise.tensors, key=lambda name: noise.tensors[name].ratio)
-        found.append(
-            f"gradient noise adds {noise.total.ratio:.0%} to the injected noise (most in {worst}: "
-            f"{noise.tensors[worst].ratio:.0%}), so that the chain's temperature is about "
-            f"{noise.total.effective:.3g} instead of {temperature:g}: multiply the step size by "
-            f"{0.1 / noise.total.ratio:.2g} for a tenth, or take larger minibatches"
-        )
-    return found
+    diverged = _divergence_alarms(summary)
+    if not temperature or diverged:
+        return diverged  # iterates of an optimizer do not mix
+    step = step or Step()
+    found = _mixing_alarms(summary, step)
+    others = _other_alarms(temperature, kinetic_temperature, configurational, noise, step)
+    if predictive is None or not np.isfinite(predictive.temperature.value):
+        return found + others
+    unknown = _unknown_alarms(predictive, temperature, step)
+    return (
+        found
+        + ((others or unknown) if unknown else [])
+        + _predictive_alarms(predictive, dict(directions or {}), temperature, step, noise)
+    )
+
+
+def joint_remedy(found: Sequence[Alarm]) -> Remedy:
+    """Return one remedy for all alarms: the smallest step, the longest run.
+
+    A remedy that makes the step smaller goes before those that would make it larger.
+    """
+    remedies = [alarm.remedy for alarm in found if alarm.remedy is not None]
+    factors = [r.lr for r in remedies]
+    smallest = min(factors, default=1.0)
+    return Remedy(
+        smallest if smallest < 1 else max(factors, default=1.0),
+        max((r.steps for r in remedies), default=1.0),
+        any(r.whole_data for r in remedies),
+    )
 
 
 def _judged(summary: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -64,48 +152,230 @@ def _judged(summary: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, summary[name]
 
 
-def _divergence_alarms(summary: dict[str, Any]) -> list[str]:
+def _divergence_alarms(summary: dict[str, Any]) -> list[Alarm]:
     name, space = _judged(summary)
     if not space["not_finite"]:
         return []
     return [
-        f"{space['not_finite']} of {space['examined']} {name} are not finite in some draw: the "
-        "chain diverged; lower the step size"
+        Alarm(
+            f"{space['not_finite']} of {space['examined']} {name} are not finite in some draw: the "
+            "chain diverged; lower the step size",
+            Remedy(lr=0.25),
+        )
     ]
 
 
-def _mixing_alarms(summary: dict[str, Any]) -> list[str]:
+def _longer(step: Step, factor: float) -> Remedy:
+    """Return the remedy for a slow chain: a larger step where it is needlessly small."""
+    if step.fraction is not None and step.fraction < _SMALL and not step.corrected:
+        return Remedy(lr=_USUAL / step.fraction)
+    return Remedy(steps=factor)
+
+
+def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
     chains, draws = summary["num_chains"], summary["draws_per_chain"]
     (name, space), found = _judged(summary), []
     varying = space["examined"] - space["not_finite"] - space["constant"]
     if space["constant"] and not varying:
-        found.append(f"no {name[:-1]} changes from draw to draw: the chain does not move")
+        found.append(
+            Alarm(
+                f"no {name[:-1]} changes from draw to draw: the chain does not move",
+                _longer(step, 4),
+            )
+        )
     if not varying:
         return found
     if draws < ENOUGH_DRAWS:
         found.append(
-            f"with {draws} draws a chain nothing can be said about mixing: keep {ENOUGH_DRAWS} or "
-            "more"
+            Alarm(
+                f"with {draws} draws a chain nothing can be said about mixing: keep {ENOUGH_DRAWS} "
+                "or more",
+                Remedy(steps=ENOUGH_DRAWS / draws),
+            )
         )
         return found
-    if space["rhat_above"] > 0.05:
+    # Many chains of few independent draws each can be right together.
+    enough = space["rhat"]["q95"] < 1.1 and space["ess_bulk"]["q05"] >= 200
+    if space["rhat_above"] > 0.05 and not enough:
         what = "the chains have" if chains > 1 else "the two halves of the chain differ: it has"
+        remedy = _longer(step, 4)
         found.append(
-            f"R-hat of the {name} has the median {space['rhat']['median']:.2f} and is above "
-            f"{space['rhat_limit']:.2f} in {space['rhat_above']:.0%} of them: {what} not mixed; "
-            "run longer, or start the chains closer to where they end"
+            Alarm(
+                f"R-hat of the {name} has the median {space['rhat']['median']:.2f} and is above "
+                f"{space['rhat_limit']:.2f} in {space['rhat_above']:.0%} of them: {what} not "
+                f"mixed; {remedy}, or start the chains closer to where they end",
+                remedy,
+            )
         )
     size = space["ess_bulk"]["median"]
     if size < 20:
+        remedy = _longer(step, min(16.0, 40 / size))
         found.append(
-            f"a typical one of the {name} rests on {size:.0f} independent draws out of "
-            f"{chains * draws}, so its mean is uncertain by {1 / np.sqrt(size):.0%} of its "
-            "posterior deviation: run longer, or run more chains"
+            Alarm(
+                f"a typical one of the {name} rests on {size:.0f} independent draws out of "
+                f"{chains * draws}, so its mean is uncertain by {1 / np.sqrt(size):.0%} of its "
+                f"posterior deviation: {remedy}, or run more chains",
+                remedy,
+            )
         )
     return found
 
 
-def _configurational_alarms(measured: ConfigurationalTemperature, stated: float) -> list[str]:
+def _other_alarms(
+    stated: float,
+    kinetic: float | None,
+    configurational: ConfigurationalTemperature | None,
+    noise: GradientNoise | None,
+    step: Step,
+) -> list[Alarm]:
+    """Return what is to be said where the temperature of the predictions is not known."""
+    found = []
+    if kinetic is not None and _off(kinetic, stated):
+        found.append(
+            Alarm(
+                f"the chain's kinetic temperature is {kinetic:.3g}, not within 0.9 to 1.15 times "
+                f"the stated {stated:g}: it does not sample its posterior; lower the step size",
+                _cooler(abs(kinetic / stated - 1), step),
+            )
+        )
+    if configurational is not None:
+        found += _configurational_alarms(configurational, stated, step)
+    if noise is not None and noise.total.ratio > 0.1:
+        worst = max(noise.tensors, key=lambda name: noise.tensors[name].ratio)
+        factor = 0.1 / noise.total.ratio
+        found.append(
+            Alarm(
+                f"gradient noise adds {noise.total.ratio:.0%} to the injected noise (most in "
+                f"{worst}: {noise.tensors[worst].ratio:.0%}), so that the chain's temperature is "
+                f"about {noise.total.effective:.3g} instead of {stated:g}: multiply the step "
+                f"size by {factor:.2g} for a tenth, or take larger minibatches",
+                _cooler(noise.total.ratio, step),
+            )
+        )
+    return found
+
+
+def _unknown_alarms(measured: PredictiveTemperature, stated: float, step: Step) -> list[Alarm]:
+    """Return an alarm where the predictive deviation is neither known nor known to be off."""
+    ratio, error = measured.deviation, measured.deviation_error
+    if abs(ratio - 1) + 2 * error <= UNKNOWN or _differs(measured, stated):
+        return []
+    remedy = _longer(step, float(np.clip((4 * error / UNKNOWN) ** 2, 2, 16)))
+    return [
+        Alarm(
+            f"the predictive deviation is known to {error:.0%} of the true one only (temperature "
+            f"of the predictions {measured.temperature.value:.3g} +- "
+            f"{measured.temperature.standard_error:.2g}, stated {stated:g}): {remedy}",
+            remedy,
+        )
+    ]
+
+
+def _differs(measured: PredictiveTemperature, stated: float) -> bool:
+    """Return whether the predictive deviation is off, and not by chance."""
+    return abs(measured.deviation - 1) > DEVIATION and measured.significance(stated) < _CHANCE
+
+
+def _predictive_alarms(
+    measured: PredictiveTemperature,
+    directions: Mapping[str, Sequence[Temperature]],
+    stated: float,
+    step: Step,
+    noise: GradientNoise | None,
+) -> list[Alarm]:
+    found = []
+    ratio = measured.deviation
+    value = (
+        f"(temperature of the predictions {measured.temperature.value:.3g} +- "
+        f"{measured.temperature.standard_error:.2g}, stated {stated:g}"
+        f"{_extreme(directions, stated, measured, hot=ratio > 1)})"
+    )
+    if _differs(measured, stated) and ratio > 1:
+        remedy = _cooler(ratio**2 - 1, step)
+        found.append(
+            Alarm(
+                f"predictions are about {ratio:.2f} times too wide {value}: "
+                f"{_cause(ratio**2 - 1, step, noise)}; {remedy}",
+                remedy,
+            )
+        )
+    elif _differs(measured, stated):
+        mixed = measured.ess > 200
+        remedy = Remedy(lr=0.25, steps=4) if mixed and not step.corrected else _longer(step, 4)
+        why = (
+            "draws follow each other independently enough, so the step's error is the cause"
+            if mixed
+            else f"with {measured.ess:.0f} independent draws the chain has not yet explored what "
+            "the posterior allows"
+        )
+        found.append(
+            Alarm(
+                f"predictions are only {ratio:.2f} times as wide as they should be {value}: {why}; "
+                f"{remedy}",
+                remedy,
+            )
+        )
+    if measured.mean_error > MEAN and measured.mean_error_significance < _CHANCE:
+        remedy = _longer(step, 4)
+        found.append(
+            Alarm(
+                f"the mean force on the predictions is not zero, as if their mean were off by "
+                f"{measured.mean_error:.2g} of their deviations: the chain still moves to where "
+                f"the posterior is; {remedy}, with as much more burn-in",
+                remedy,
+            )
+        )
+    return found
+
+
+def _cooler(excess: float, step: Step) -> Remedy:
+    """Return the remedy for variances that are too large by a relative excess.
+
+    That of gradient noise and of the step are both proportional to the step size.
+    """
+    if step.corrected:
+        return Remedy(steps=4)
+    factor = _AIM / excess
+    if step.batch_share < 1 and excess > 2 * step.bias and factor < step.batch_share:
+        return Remedy(whole_data=True)  # cheaper than the smaller step
+    factor = max(factor, _SMALLEST)
+    return Remedy(lr=factor, steps=min(1 / factor, 8.0))
+
+
+def _cause(excess: float, step: Step, noise: GradientNoise | None) -> str:
+    if step.corrected:
+        return "the chain has not yet mixed"
+    if step.batch_share < 1 and excess > 2 * step.bias:
+        known = f" ({noise.total.ratio:.0%} of the injected noise)" if noise is not None else ""
+        return (
+            f"the minibatches' gradient noise{known} heats them; a smaller step, larger "
+            "minibatches or a control variate lower it"
+        )
+    return "the step is too large"
+
+
+def _extreme(
+    directions: Mapping[str, Sequence[Temperature]],
+    stated: float,
+    measured: PredictiveTemperature,
+    hot: bool,
+) -> str:
+    """Return, in words, the direction that is furthest off, nothing where none is significantly."""
+    known = [
+        (t.value, f"{kind} direction {i + 1}")
+        for kind, values in directions.items()
+        for i, t in enumerate(values)
+        if significance(t, stated, measured.degrees) < _CHANCE and (t.value > stated) == hot
+    ]
+    if not known:
+        return ""
+    value, name = (max if hot else min)(known)
+    return f", of {name} {value:.3g}"
+
+
+def _configurational_alarms(
+    measured: ConfigurationalTemperature, stated: float, step: Step
+) -> list[Alarm]:
     total = measured.total
     if not (_off(total.value, stated) and abs(total.value - stated) > 3 * total.standard_error):
         return []
@@ -114,11 +384,21 @@ def _configurational_alarms(measured: ConfigurationalTemperature, stated: float)
         f"within 0.9 to 1.15 times the stated {stated:g}: "
     )
     if total.value < stated:
-        return [text + "the chain has not yet explored what the posterior allows; run longer"]
+        return [
+            Alarm(
+                text + "the chain has not yet explored what the posterior allows; run longer",
+                Remedy(steps=4),
+            )
+        ]
     known = {k: t.value for k, t in measured.layers.items() if np.isfinite(t.value)}
     hottest = max(known, key=lambda name: known[name], default=None)
     where = f" (hottest: {hottest}, {known[hottest]:.3g})" if hottest is not None else ""
-    return [text + f"the step or its gradient noise is too large{where}; lower the step size"]
+    return [
+        Alarm(
+            text + f"the step or its gradient noise is too large{where}; lower the step size",
+            _cooler(total.value / stated - 1, step),
+        )
+    ]
 
 
 def _off(value: float, stated: float) -> bool:

@@ -39,6 +39,11 @@ class HeldOut:
         self.examples = _join(self._batches)
 
     @property
+    def first(self) -> Any:
+        """The first batch."""
+        return self._batches[0]
+
+    @property
     def size(self) -> int:
         """Number of examples."""
         return sum(_length(batch) for batch in self._batches)

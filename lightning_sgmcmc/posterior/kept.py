@@ -57,7 +57,8 @@ class KeptDraws:
         self.num_draws = 0
         self.history: list[dict[str, float]] = []
         self.reference: dict[str, dict[str, float]] = {}
-        self.probes = Probes(chain)
+        first = next(iter(held_out.values()), None)
+        self.probes = Probes(chain, first.first if first is not None else None)
         self._folder = folder
         self._stores = [DrawStore(folder, c, dtype) for c in chain.numbers]
         self._stride = max(1, math.ceil(due / budget)) if budget else 1
@@ -259,7 +260,7 @@ class KeptDraws:
         self.reference = dict(state["reference"])
         draws = [Draw(step, file, weight) for step, file, weight in state["draws"]]
         self._weights = list(state["weights"])
-        self.probes.load_state_dict(state["probes"])
+        self.probes.load_state_dict(state["probes"], device)
         for store in self._stores:
             if self._writes:
                 store.rewind(draws)

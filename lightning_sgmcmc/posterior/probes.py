@@ -1,4 +1,4 @@
-"""What every draw leaves in memory for the diagnostics: some weights, forces and predictions."""
+"""What every draw leaves in memory for the diagnostics."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.diagnostics import gradient_of_potential
+from lightning_sgmcmc.posterior.directions import (
+    TRACES,
+    FollowedDirections,
+    find_directions,
+    first_examples,
+)
+from lightning_sgmcmc.target import Batch
 
 Array = NDArray[np.float64]
 
 #: Weights that are followed, of all chains together, and the fewest of each.
 _WEIGHTS, _FEWEST = 1024, 16
+#: Most minibatches of a draw's grad U, and minibatches of the chain's own steps that one costs.
+_BATCHES, _STEPS_A_BATCH = 8, 4
+#: Minibatches of the curvature by which directions are found.
+_CURVATURE_BATCHES = 4
+_KINDS = ("weights", "forces", "predictions")
 
 
 def spread_evenly(weights: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
@@ -44,35 +57,78 @@ def place_names(places: Mapping[str, Tensor]) -> list[str]:
 class Probes:
     """Traces of weights spread evenly over the network, of grad U there, and of predictions.
 
+    The directions that :class:`FollowedDirections` describes are fixed at the first draw; of each
+    later one a_i' theta and v_i' grad U are kept. grad U is taken on minibatches that have not
+    moved the chain yet: all the data if they are at most eight, and no more minibatches than a
+    quarter of the steps between draws.
+
     Args:
         chain: The chain.
+        probes: A batch whose predictions count for the directions; None takes training examples.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, probes: Batch | None = None) -> None:
         count = max(_FEWEST, _WEIGHTS // chain.num_chains)
         places = spread_evenly(chain.state(0), count)
-        self._places = list(places.values())
+        self._places, self._probes, self._sliced = list(places.values()), probes, False
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
         #: How many of them lie in each tensor.
         self.layers = {name: len(chosen) for name, chosen in places.items() if len(chosen)}
-        self._traces: dict[str, list[Tensor]] = {"weights": [], "forces": [], "predictions": []}
+        #: The directions that are followed, from the first draw on; None where grad U is not known.
+        self.directions: FollowedDirections | None = None
+        self._traces: dict[str, list[Tensor]] = {kind: [] for kind in _KINDS}
+        self._followed: dict[str, list[Tensor]] = {kind: [] for kind in TRACES}
 
     def record(self, chain: Chain, predictions: Tensor | None) -> None:
         """Take in the present state as a draw.
 
         Args:
-            chain: The chain; grad U is taken on a minibatch that has not moved the chain yet.
+            chain: The chain.
             predictions: [P] or [K, P], or None.
         """
         sampler, target = chain.sampler, chain.target
-        self._traces["weights"].append(self._pick(sampler.params, sampler.chain_dims))
+        dims = sampler.chain_dims
+        self._traces["weights"].append(self._pick(sampler.params, dims))
         if chain.stream is not None and target is not None:
-            batch = chain.minibatch()
-            forces = gradient_of_potential(target, [batch])
-            self._traces["forces"].append(self._pick(forces, sampler.chain_dims))
+            if self._probes is not None and not self._sliced:
+                self._probes, self._sliced = first_examples(chain, self._probes), True
+            gradient = gradient_of_potential(target, self._unseen(chain))
+            self._traces["forces"].append(self._pick(gradient, dims))
+            if not self._traces["forces"][1:] and sampler.temperature:
+                self._find_directions(chain)
+            if self.directions is not None:
+                noted = self.directions.record(chain, gradient, self._probes)
+                for kind, value in noted.items():
+                    self._followed[kind].append(value)
         if predictions is not None:
             self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
+
+    def _find_directions(self, chain: Chain) -> None:
+        try:
+            self.directions = find_directions(chain, _curvature_batches(chain), self._probes)
+        except (RuntimeError, ValueError) as error:  # a layer without a second derivative
+            rank_zero_info(f"Note: the temperature of predictions is not measured: {error}")
+
+    def _unseen(self, chain: Chain) -> list[Batch]:
+        """Return minibatches for grad U that are independent of how the chain came to theta.
+
+        Of reshuffled epochs they are of the next one: what is left of the present one is what the
+        chain has not seen of it, and so depends on what it has seen. A whole epoch is all the data
+        but for the examples that reshuffling leaves out.
+        """
+        stream = chain.stream
+        assert stream is not None
+        if stream.sampling == "full":
+            return [chain.minibatch()]
+        count, first = max(1, min(_BATCHES, chain.draws.thinning // _STEPS_A_BATCH)), chain.steps
+        if stream.sampling == "reshuffled":
+            epoch = len(stream)
+            if epoch <= count:
+                count, first = epoch, -(-first // epoch) * epoch
+            else:
+                first += epoch
+        return [chain.minibatch(first + i) for i in range(count)]
 
     def _pick(self, tensors: list[Tensor], chain_dims: int) -> Tensor:
         rows = tensors[0].shape[0] if chain_dims else 1
@@ -83,17 +139,41 @@ class Probes:
         return torch.cat(parts, dim=1).double().cpu()
 
     def trace(self, kind: str) -> Array:
-        """Return ``"weights"``, ``"forces"`` or ``"predictions"`` of all draws, [K, D, ...].
+        """Return the trace of a kind over all draws, [K, D, ...].
+
+        ``"weights"`` and ``"forces"`` are of the weights that are followed.
 
         Empty, [0, 0, 0], where nothing of the kind was recorded.
         """
-        rows = self._traces[kind]
-        return torch.stack(rows, dim=1).numpy() if rows else np.empty((0, 0, 0))
+        return _stacked(self._traces[kind])
+
+    def followed(self) -> dict[str, Array]:
+        """Return the directions' traces, [K, D, ...]: see :meth:`FollowedDirections.record`."""
+        return {kind: _stacked(rows) for kind, rows in self._followed.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the traces, as tensors."""
-        return {kind: list(rows) for kind, rows in self._traces.items()}
+        """Return the traces and the directions, as tensors."""
+        followed = self.directions.state_dict() if self.directions is not None else None
+        return {
+            "traces": {kind: list(rows) for kind, rows in self._traces.items()},
+            "followed": {kind: list(rows) for kind, rows in self._followed.items()},
+            "directions": followed,
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the traces."""
-        self._traces = {kind: list(rows) for kind, rows in state.items()}
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Restore the traces, and the directions on a device."""
+        self._traces = {kind: list(rows) for kind, rows in state["traces"].items()}
+        self._followed = {kind: list(rows) for kind, rows in state["followed"].items()}
+        followed = state["directions"]
+        if followed is not None:
+            self.directions = FollowedDirections(**{k: t.to(device) for k, t in followed.items()})
+
+
+def _curvature_batches(chain: Chain) -> list[Batch]:
+    assert chain.stream is not None
+    count = 1 if chain.stream.sampling == "full" else _CURVATURE_BATCHES
+    return [chain.minibatch(chain.steps + i) for i in range(count)]
+
+
+def _stacked(rows: list[Tensor]) -> Array:
+    return torch.stack(rows, dim=1).numpy() if rows else np.empty((0, 0, 0))

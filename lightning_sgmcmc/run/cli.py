@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jsonargparse
 import lightning as L
@@ -34,6 +34,7 @@ from lightning_sgmcmc.run import class_switch, results
 from lightning_sgmcmc.run.figures import draw_all
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
+from lightning_sgmcmc.run.until import Rounds
 from lightning_sgmcmc.samplers import NonFiniteGradientError
 
 _FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"
@@ -132,6 +133,15 @@ class ChainCLI(LightningCLI):
             "--checkpoint_every", type=int, default=500, help="steps between checkpoints"
         )
         parser.add_argument(
+            "--until",
+            type=Literal["sampled"] | None,
+            default=None,
+            help='"sampled" follows the remedies of the alarms until none is left',
+        )
+        parser.add_argument(
+            "--max_time", type=float | None, default=None, help="minutes for --until, all in all"
+        )
+        parser.add_argument(
             "--wandb_project",
             type=str | None,
             default="lightning-sgmcmc",
@@ -228,7 +238,7 @@ class ChainCLI(LightningCLI):
     def write_config(self) -> None:
         """Write the whole configuration, with which ``--config`` reruns the run."""
         config = self.config.clone()
-        for key in ("config", "out", "ckpt_path"):
+        for key in ("config", "out", "ckpt_path", "until", "max_time"):
             config.pop(key, None)
         text = self.parser.dump(config, skip_none=False, skip_validation=True)
         write_beside(self.folder / "config.yaml", text)
@@ -255,6 +265,18 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         The run's folder, which is also the last line printed.
     """
     arguments = list(sys.argv[1:] if args is None else args)
+    cli = _run(configs, arguments)
+    folder = cli.folder
+    if cli.config.until is not None:
+        rounds = Rounds(lambda more: _run(configs, more).folder, cli.config.max_time)
+        folder = rounds.follow(folder)
+    if cli.trainer.is_global_zero:
+        print(folder)
+    return folder
+
+
+def _run(configs: Path, arguments: list[str]) -> ChainCLI:
+    """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
     began = time.monotonic()
@@ -266,6 +288,8 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     finally:
         sys.argv = program
     folder = cli.folder
+    if cli.config.until is not None and cli.trainer.world_size > 1:
+        fail("--until sampled runs in one process: take --trainer.devices=1")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "checkpoints").mkdir(exist_ok=True)
     if cli.resumed is None:
@@ -292,9 +316,7 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     except _CHAIN_ERRORS as error:
         print(f"error: {_one_line(str(error))}", file=sys.stderr)
         raise SystemExit(3) from None
-    if cli.trainer.is_global_zero:
-        print(folder)
-    return folder
+    return cli
 
 
 def finish(cli: ChainCLI, seconds: float) -> None:
@@ -330,7 +352,11 @@ def finish(cli: ChainCLI, seconds: float) -> None:
 def _diagnostic_rows(found: dict[str, Any], stated: float) -> list[tuple[str, str]]:
     """Return the rows that say how good a sample the draws are."""
     rows = []
-    if "kinetic_temperature" in found:
+    predictive = found.get("predictive", {})
+    if np.isfinite(predictive.get("deviation_over_true", np.nan)):
+        value, error = predictive["deviation_over_true"], predictive["deviation_over_true_error"]
+        rows.append(("predictive deviation over the true one", f"{value:.3f} +- {error:.2g}"))
+    elif "kinetic_temperature" in found:
         text = f"{found['kinetic_temperature']:.3f} (stated {stated:g})"
         rows.append(("kinetic temperature", text))
     elif np.isfinite(found.get("configurational_temperature", {}).get("value", np.nan)):

@@ -18,10 +18,23 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.chain import Chain, Task
-from lightning_sgmcmc.diagnostics import alarms, configurational_temperature, summarise
+from lightning_sgmcmc.diagnostics import (
+    PredictiveTemperature,
+    Step,
+    alarms,
+    configurational_temperature,
+    directional_temperatures,
+    joint_remedy,
+    predictive_temperature,
+    summarise,
+)
+from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.posterior.directions import FollowedDirections
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.run import label
 
+# Relative change of a field's spread over the draws below which predictions count as linear.
+_LINEAR = 0.1
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "lightning-sgmcmc")
 
 
@@ -106,6 +119,7 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
         kind: _joined(chain, kept.probes.trace(kind))
         for kind in ("weights", "forces", "predictions")
     }
+    verdict |= _function_space(chain, kept, result)
     if traces["forces"].size and sampler.temperature:
         measured = configurational_temperature(
             traces["weights"], traces["forces"], kept.probes.layers
@@ -128,8 +142,82 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
         traces["predictions"] if traces["predictions"].size else None,
         kept.draw_weights,
     )
-    result["alarms"] = alarms(result["mixing"], **verdict)
+    found = alarms(result["mixing"], **verdict, step=_step(chain, stability))
+    result["alarms"] = [alarm.text for alarm in found]
+    result["remedy"] = asdict(joint_remedy(found)) if found else None
     return result
+
+
+def _step(chain: Chain, stability: dict[str, float]) -> Step:
+    stream, sampler = chain.stream, chain.sampler
+    share = stream.batch_size / stream.num_data if stream is not None else 1.0
+    return Step(
+        stability.get("fraction"),
+        stability.get("variance_bias", 0.0),
+        share,
+        corrected=sampler.batches == "full",
+    )
+
+
+def _function_space(chain: Chain, kept: KeptDraws, result: dict[str, Any]) -> dict[str, Any]:
+    """Add the temperatures of directions and of predictions to ``diagnostics``.
+
+    Returns:
+        What :func:`~lightning_sgmcmc.diagnostics.alarms` takes of them.
+    """
+    followed, stated = kept.probes.directions, chain.sampler.temperature
+    if followed is None or not stated:
+        return {}
+    traces = {kind: _joined(chain, trace) for kind, trace in kept.probes.followed().items()}
+    temperatures = directional_temperatures(traces["coordinates"], traces["forces"])
+    found = {
+        "leading": temperatures[: followed.leading],
+        "random": temperatures[followed.leading :],
+    }
+    result["directional_temperatures"] = {
+        kind: [{"value": t.value, "standard_error": t.standard_error} for t in values]
+        for kind, values in found.items()
+    }
+    verdict: dict[str, Any] = {"directions": found}
+    measured, linear = _predictive(chain, followed, traces)
+    if measured is not None:
+        verdict["predictive"] = measured
+        result["predictive"] = {
+            "temperature": measured.temperature.value,
+            "temperature_error": measured.temperature.standard_error,
+            "deviation_over_true": measured.deviation,
+            "deviation_over_true_error": measured.deviation_error,
+            "mean_error_in_deviations": measured.mean_error,
+            "mean_error_p_value": measured.mean_error_significance,
+            "independent_draws": measured.ess,
+            "linear_in_weights": linear,
+        }
+    return verdict
+
+
+def _predictive(
+    chain: Chain, followed: FollowedDirections, traces: dict[str, NDArray[np.float64]]
+) -> tuple[PredictiveTemperature | None, bool]:
+    """Return the temperature of predictions, and whether they are linear in the weights.
+
+    They count as linear where the spread of the moving vector fields hardly changes from draw to
+    draw. The constant fields serve then, which are closer to the inverse curvature.
+    """
+    values, spreads = traces["values"], traces["spreads"]
+    if not values.size or not spreads.size:
+        return None, False
+    stated = chain.sampler.temperature
+    changes = spreads.std(1) / np.maximum(spreads.mean(1), np.finfo(float).tiny)
+    if np.median(changes) < _LINEAR:
+        variances = _joined(chain, followed.variances.double().cpu().numpy())
+        fixed = traces["fixed_forces"]
+        return predictive_temperature(values, fixed, variances[:, None], stated=stated), True
+    count = spreads.shape[2]
+    moving = traces["moving_forces"]
+    return (
+        predictive_temperature(values[..., :count], moving, spreads, traces["bends"], stated),
+        False,
+    )
 
 
 def _joined(chain: Chain, traces: NDArray[np.float64]) -> NDArray[np.float64]:

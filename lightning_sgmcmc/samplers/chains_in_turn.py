@@ -182,6 +182,7 @@ class _InTurn(Preconditioner):
         self.adaptive = parts[0].adaptive
         self.needs_second_gradient = parts[0].needs_second_gradient
         super().__init__()
+        self.chain_dims = 1
 
     def attach(self, params: Sequence[Tensor], chain_dims: int = 0) -> None:
         """Leave the parts as they are: each is attached to its own chain."""

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lightning_sgmcmc.adaptation import GradientNoise, NoiseTemperature
 from lightning_sgmcmc.diagnostics import (
+    Alarm,
     ConfigurationalTemperature,
+    PredictiveTemperature,
+    Remedy,
+    Step,
     Temperature,
-    alarms,
     ess,
+    joint_remedy,
     rhat,
     rhat_limit,
     summarise,
 )
+from lightning_sgmcmc.diagnostics import alarms as found_alarms
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
+
+
+def alarms(*args: Any, **kwargs: Any) -> list[str]:
+    """Return the texts of the alarms."""
+    return [alarm.text for alarm in found_alarms(*args, **kwargs)]
 
 
 def test_numbers_are_those_of_the_traces_and_plain() -> None:
@@ -148,3 +159,60 @@ def test_bad_input_is_one_line() -> None:
         summarise(normal(2, 20, 3), normal(2, 21, 3))
     with pytest.raises(ValueError, match=r"are \[20\] or \[2, 20\], got shape \(21,\)"):
         summarise(normal(2, 20, 3), weights_in_averages=np.ones(21))
+
+
+def predictive(value: float, error: float, mean: float = 0.0, chance: float = 1.0) -> Any:
+    deviation = float(np.sqrt(value))
+    spread = error / (2 * max(deviation, 0.5))
+    return PredictiveTemperature(
+        Temperature(value, error, 6), deviation, spread, mean, chance, 63, 500.0
+    )
+
+
+def test_predictions_that_are_too_wide_or_too_narrow() -> None:
+    """The alarm names the direction and the size, and a remedy that fits the cause."""
+    summary = summarise(predictions=normal(2, 100, 5))
+    directions = {"leading": [Temperature(16.0, 0.1, 1)], "random": [Temperature(1.0, 0.1, 1)]}
+
+    def found(measured: Any, **step: Any) -> list[Alarm]:
+        return found_alarms(summary, predictive=measured, directions=directions, step=Step(**step))
+
+    assert found(predictive(1.1, 0.01)) == []
+    assert found(predictive(1.3, 0.12)) != []  # 1.14 +- .05: cannot be told from 1.2
+    (hot,) = found(predictive(1.85, 0.05), batch_share=0.5, fraction=0.1)
+    assert "about 1.36 times too wide" in hot.text
+    assert "of leading direction 1 16" in hot.text
+    assert hot.remedy == Remedy(whole_data=True)
+    (hot,) = found(predictive(1.85, 0.05), batch_share=0.01, fraction=0.1)
+    assert hot.remedy == Remedy(lr=0.0625, steps=8.0)
+    (hot,) = found(predictive(1.2, 0.01), bias=0.2)
+    assert "the step is too large" in hot.text
+    (cold,) = found(predictive(0.5, 0.02), fraction=0.1)
+    assert "only 0.71 times as wide" in cold.text
+    assert cold.remedy == Remedy(lr=0.25, steps=4)
+    (cold,) = found(predictive(0.5, 0.02), fraction=0.001)
+    assert cold.remedy == Remedy(lr=0.25, steps=4)
+    (slow,) = found(predictive(1.0, 0.02, mean=0.5, chance=1e-4), fraction=0.001)
+    assert "as if their mean were off by 0.5 of their deviations" in slow.text
+    assert slow.remedy == Remedy(lr=pytest.approx(100.0))
+    assert joint_remedy([hot, slow]).lr == hot.remedy.lr
+
+
+def test_other_temperatures_count_where_that_of_the_predictions_is_not_known() -> None:
+    summary = summarise(predictions=normal(2, 100, 5))
+    assert alarms(summary, kinetic_temperature=9.0, predictive=predictive(1.0, 0.02)) == []
+    (text,) = alarms(summary, kinetic_temperature=9.0, predictive=predictive(30.0, 25.0))
+    assert "kinetic temperature is 9" in text
+    (text,) = alarms(summary, kinetic_temperature=1.0, predictive=predictive(1.0, 0.5))
+    assert "the predictive deviation is known to 25% of the true one only" in text
+
+
+def test_many_short_chains_are_right_together() -> None:
+    """An R-hat above the limit in chains that move slowly but agree is no alarm."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((32, 300, 30))
+    for t in range(1, 300):
+        x[:, t] = 0.85 * x[:, t - 1] + np.sqrt(1 - 0.85**2) * x[:, t]
+    summary = summarise(predictions=x)
+    assert summary["predictions"]["rhat"]["median"] > 1.02
+    assert alarms(summary) == []

@@ -1,0 +1,183 @@
+"""Temperatures of single directions and of predictions, from two numbers a draw each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import t as student_t
+
+from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, Array, as_traces, ess
+from lightning_sgmcmc.diagnostics.temperature import BLOCKS, Temperature, block_virials
+
+# Chains whose means give a centre and a standard error.
+_CHAINS = 4
+
+
+@dataclass(frozen=True)
+class PredictiveTemperature:
+    """How far a chain's predictions are from those of its target, to first order in the weights.
+
+    Attributes:
+        temperature: The temperature of the predictions, T in expectation under exp(-U/T).
+        deviation: The predictive deviation over the true one that it implies, sqrt(value / T).
+        deviation_error: Its standard error.
+        mean_error: Root mean square error of the predictive mean in predictive deviations.
+        mean_error_significance: P-value of that error: the probability of one as large by chance.
+        degrees: Degrees of freedom of the standard errors.
+        ess: Median number of independent draws of the predictions' coordinates.
+    """
+
+    temperature: Temperature
+    deviation: float
+    deviation_error: float
+    mean_error: float
+    mean_error_significance: float
+    degrees: int
+    ess: float
+
+    def significance(self, stated: float) -> float:
+        """Return the p-value of the temperature's difference from the stated one."""
+        return significance(self.temperature, stated, self.degrees)
+
+
+def significance(measured: Temperature, stated: float, degrees: int) -> float:
+    """Return the two-sided p-value of a temperature's difference from the stated one."""
+    if not measured.standard_error > 0:
+        return 1.0
+    score = abs(measured.value - stated) / measured.standard_error
+    return float(2 * student_t.sf(score, max(degrees, 1)))
+
+
+def directional_temperatures(coordinates: ArrayLike, forces: ArrayLike) -> list[Temperature]:
+    """Return T_i = <(a_i' theta - c_i) v_i' grad U> of directions v_i with covectors a_i.
+
+    Integration by parts gives <(a' theta - c) v' grad U> = T a' v under exp(-U/T) for constant a,
+    v and c; here a_i' v_i = 1. Each is the configurational temperature of one direction, where
+    :func:`~lightning_sgmcmc.diagnostics.configurational_temperature` is the mean over all. On a
+    Gaussian, with v_i an eigenvector of C times the Hessian, T_i / T is the chain's variance along
+    v_i over the true one. c is chosen as there.
+
+    Args:
+        coordinates: a_i' theta, [C, D, m].
+        forces: v_i' grad U, [C, D, m], exact or from minibatches that did not move the chain.
+    """
+    virial = block_virials(*_traces(coordinates, forces))
+    return [_temperature(virial[..., i]) for i in range(virial.shape[-1])]
+
+
+def predictive_temperature(
+    values: ArrayLike,
+    forces: ArrayLike,
+    spreads: ArrayLike,
+    bends: ArrayLike | None = None,
+    stated: float = 1.0,
+) -> PredictiveTemperature:
+    """Return the temperature of predictions and the error of their mean.
+
+    For combinations g_j = u_j' f of predictions and any vector fields v_j(theta) integration by
+    parts gives
+
+        <(g_j - c_j) v_j' grad U> = T <v_j' grad g_j + (g_j - c_j) div v_j>,
+        <v_j' grad U> = T <div v_j>
+
+    under exp(-U/T), so that the sums over j of both sides of the first have the ratio T. Where f is
+    linear in the weights and U quadratic, v_j = (grad^2 U)^-1 grad g_j makes v_j' grad U the
+    distance of g_j from its true mean: the ratio is then T times the chain's variance of the g_j
+    over the true one, and <v_j' grad U> / sqrt(T v_j' grad g_j) the error of the mean of g_j in
+    true deviations. Elsewhere both are identities that a right chain fulfils whatever v_j is.
+
+    c_j is the mean over the other chains if there are four, over the other blocks of draws
+    otherwise.
+
+    Args:
+        values: g_j, [C, D, q].
+        forces: v_j' grad U, [C, D, q], exact or from minibatches that did not move the chain.
+        spreads: v_j' grad g_j, [C, D, q].
+        bends: div v_j, [C, D, q]; None where v_j is constant.
+        stated: T.
+    """
+    value, force = _traces(values, forces)
+    spread = np.broadcast_to(np.asarray(spreads, dtype=np.float64), value.shape)
+    bend = np.zeros_like(value) if bends is None else as_traces(bends)
+    chains, draws, _ = value.shape
+    if draws < MIN_DRAWS:
+        nan = float("nan")
+        return PredictiveTemperature(Temperature(nan, nan, 0), nan, nan, nan, 1.0, 0, nan)
+    g, x, y, w = (_blocks(trace) for trace in (value, force, spread, bend))
+    means = g.mean(2)
+    if chains >= _CHAINS:
+        own = means.mean(1, keepdims=True)
+        centre = (own.sum(0, keepdims=True) - own) / (chains - 1)
+    else:
+        centre = (means.sum((0, 1)) - means) / (chains * BLOCKS - 1)
+    away = g - centre[:, :, None]
+    work = (away * x).mean(2).sum(-1)
+    expected = (y + away * w).mean(2).sum(-1)
+    ratio = work.sum() / expected.sum()
+    measured = _temperature(ratio + (work - ratio * expected) / expected.mean())
+    deviation = float(np.sqrt(max(measured.value, 0.0) / stated))
+    scale = np.sqrt(stated * np.maximum(y.mean((0, 1, 2)), np.finfo(float).tiny))
+    error, chance = _mean_error((x - stated * w).mean(2) / scale)
+    sizes = np.array([ess(chain[None]) for chain in value]).sum(0)
+    known = sizes[np.isfinite(sizes)]
+    return PredictiveTemperature(
+        measured,
+        deviation,
+        float(measured.standard_error / (2 * stated * max(deviation, 0.5))),
+        error,
+        chance,
+        work.size - 1,
+        float(np.median(known)) if known.size else float("nan"),
+    )
+
+
+def _traces(coordinates: ArrayLike, forces: ArrayLike) -> tuple[Array, Array]:
+    theta, force = as_traces(coordinates), as_traces(forces)
+    if theta.ndim != 3 or theta.shape != force.shape:
+        raise ValueError(
+            f"coordinates and forces are [chains, draws, directions], got shapes {theta.shape} and "
+            f"{force.shape}"
+        )
+    return theta, force
+
+
+def _temperature(virial: Array) -> Temperature:
+    """Return mean and standard error over blocks [C, blocks], the chains' own spread included.
+
+    Where blocks are shorter than the chain's memory the spread of the chains' means shows it.
+    """
+    if not virial.shape[1]:
+        return Temperature(float("nan"), float("nan"), 1)
+    error = virial.std(ddof=1) / np.sqrt(virial.size)
+    if len(virial) >= _CHAINS:
+        error = max(error, virial.mean(1).std(ddof=1) / np.sqrt(len(virial)))
+    return Temperature(float(virial.mean()), float(error), 1)
+
+
+def _blocks(trace: Array) -> Array:
+    """Return [C, D, q] as [C, blocks, draws, q], without the first draws that are left over."""
+    chains, draws, count = trace.shape
+    length = draws // BLOCKS
+    return trace[:, draws - BLOCKS * length :].reshape(chains, BLOCKS, length, count)
+
+
+def _mean_error(means: Array) -> tuple[float, float]:
+    """Return the root mean square over q of the mean of scaled forces, and its p-value.
+
+    The part that chance gives, the mean squared standard error, is subtracted. The p-value is that
+    of the largest of the q means, each with Student's law, times q.
+
+    Args:
+        means: Of each block, [C, blocks, q].
+    """
+    units = means.reshape(-1, means.shape[-1])
+    centre = units.mean(0)
+    error = units.std(0, ddof=1) / np.sqrt(len(units))
+    if len(means) >= _CHAINS:
+        error = np.maximum(error, means.mean(1).std(0, ddof=1) / np.sqrt(len(means)))
+    square = float((centre**2 - error**2).mean())
+    scores = np.abs(centre) / np.maximum(error, np.finfo(float).tiny)
+    chance = len(centre) * 2 * student_t.sf(scores.max(), len(units) - 1)
+    return float(np.sqrt(max(square, 0.0))), float(min(1.0, chance))

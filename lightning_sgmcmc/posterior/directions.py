@@ -1,0 +1,341 @@
+"""Directions of weight space and of predictions that are followed, for verdicts on predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.adaptation import Directions, leading_directions
+from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.preconditioners import Preconditioner
+from lightning_sgmcmc.target import Batch
+
+#: Directions that are followed: the stiffest ones, random ones, and combinations of predictions.
+LEADING, RANDOM, COMBINATIONS = 6, 4, 6
+#: Predictions that a combination counts.
+PROBES = 128
+# Numbers that all vectors may take together.
+_MEMORY = 2**26
+_SOLVER_STEPS = 8
+_SOLVED = 1e-4
+# Steps between draws that a combination's gradient at every draw costs.
+_STEPS_A_GRADIENT = 8
+
+#: What is noted of each draw: see :meth:`FollowedDirections.record`.
+TRACES = ("coordinates", "forces", "values", "fixed_forces", "moving_forces", "spreads", "bends")
+
+
+@dataclass(frozen=True)
+class FollowedDirections:
+    """Directions that are fixed where burn-in ends, of K chains.
+
+    Leading and random directions are vectors v_i with covectors a_i, a_i' v_i = 1: the
+    eigenvectors of C H of largest eigenvalues, and v = C z for normal z, H the Hessian of U/N.
+
+    Combinations u_j' f of predictions f with Jacobian J have two vector fields each: the constant
+    v_j close to H^-1 a_j / N, a_j = J' u_j where the directions were fixed, and
+    v_j(theta) = M J(theta)' u_j / N with the constant
+
+        M = sum_i v_i v_i' / lambda_i + rest * (C - sum_i v_i v_i'),
+
+    i over the leading directions. The first is for predictions that are linear in the weights.
+
+    Attributes:
+        vectors: v_i, [K, m, d].
+        covectors: a_i, [K, m, d].
+        eigenvalues: Of the leading directions, [K, l], the first ones of the m.
+        solutions: The constant v_j, [K, q, d].
+        variances: a_j' v_j, the variance of u_j' f at T = 1 to first order, [K, q].
+        rest: Of M, [K].
+        combinations: u_j, [q, P].
+    """
+
+    vectors: Tensor
+    covectors: Tensor
+    eigenvalues: Tensor
+    solutions: Tensor
+    variances: Tensor
+    rest: Tensor
+    combinations: Tensor
+
+    @property
+    def leading(self) -> int:
+        """How many of the m are leading directions."""
+        return self.eigenvalues.shape[-1]
+
+    def record(
+        self, chain: Chain, gradient: Sequence[Tensor], probes: Batch | None
+    ) -> dict[str, Tensor]:
+        """Return what a draw leaves, in float64 on the CPU.
+
+        Args:
+            chain: The chain, at the draw.
+            gradient: grad U there.
+            probes: The batch whose predictions count, as for :func:`find_directions`.
+
+        Returns:
+            ``coordinates`` a_i' theta and ``forces`` v_i' grad U, [K, m]; ``values`` u_j' f and
+            ``fixed_forces`` v_j' grad U, [K, q]; of the first combinations ``moving_forces``
+            v_j(theta)' grad U, ``spreads`` u_j' J v_j(theta) and ``bends``, an unbiased estimate
+            of the divergence of v_j(theta), tr(M grad^2 (u_j' f)) / N, [K, n].
+        """
+        dims, params = chain.sampler.chain_dims, chain.sampler.params
+        theta = _rows(params, dims)
+        force = _rows(gradient, dims)
+        count = max(1, min(len(self.combinations), chain.draws.thinning // _STEPS_A_GRADIENT))
+        values, moving = self._predictions(chain, force, probes, count)
+        found = {
+            "coordinates": _products(self.covectors, theta),
+            "forces": _products(self.vectors, force),
+            "values": values,
+            "fixed_forces": _products(self.solutions, force),
+        } | moving
+        return {kind: value.double().cpu() for kind, value in found.items()}
+
+    def _predictions(
+        self, chain: Chain, force: Tensor, probes: Batch | None, count: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        sampler, target = chain.sampler, chain.target
+        assert target is not None
+        dims, params = sampler.chain_dims, sampler.params
+        free = _free(chain)
+        signs = torch.randint(
+            0, 2, (free.shape[-1],), generator=torch.Generator().manual_seed(chain.steps)
+        )
+        z = (2.0 * signs - 1).to(force).expand_as(force) * free
+        pushed = self._metric(sampler.preconditioner, params, dims, z) * free / target.num_data
+        values = force.new_zeros(len(force), len(self.combinations))
+        rows: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[4:]}
+        with _Predicting(chain, probes) as flat, torch.enable_grad():
+            combined = flat @ self.combinations.to(flat).mT
+            values = combined.detach()
+            for j in range(count if combined.requires_grad else 0):
+                grads = torch.autograd.grad(
+                    combined[:, j].sum(),
+                    params,
+                    retain_graph=True,
+                    create_graph=True,
+                    materialize_grads=True,
+                )
+                a = _rows(grads, dims) * free
+                v = self._metric(sampler.preconditioner, params, dims, a.detach()) * free
+                v = v / target.num_data
+                rows["moving_forces"].append((v * force).sum(-1))
+                rows["spreads"].append((v * a.detach()).sum(-1))
+                rows["bends"].append(_second(a, pushed, z, params, dims))
+        return values, {k: torch.stack(r, -1) for k, r in rows.items() if r}
+
+    def _metric(
+        self, preconditioner: Preconditioner, params: Sequence[Tensor], dims: int, a: Tensor
+    ) -> Tensor:
+        """Return M times covectors [K, d]."""
+        flat = a if dims else a[0]
+        parts = [p.clone() for p in unflatten(flat, params, dims)]
+        whole = flatten(preconditioner.apply_(parts), dims).reshape(a.shape)
+        leading = self.vectors[:, : self.leading]
+        part = (leading @ a.unsqueeze(-1)).squeeze(-1)
+        values = self.eigenvalues.to(part)
+        inverse = torch.where(values > 0, 1 / values, torch.zeros_like(values))
+        rest = self.rest.to(a).unsqueeze(-1)
+        weights = part * (inverse - rest)
+        return rest * whole + (weights.unsqueeze(-2) @ leading).squeeze(-2)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything, as tensors."""
+        return asdict(self)
+
+
+Vector = Callable[[Tensor], Tensor]
+
+
+class _Predicting:
+    """The predictions that combinations count, [K, P], with a graph to the weights."""
+
+    def __init__(self, chain: Chain, probes: Batch | None) -> None:
+        self._chain, self._probes = chain, probes
+
+    def __enter__(self) -> Tensor:
+        chain, probes = self._chain, self._probes
+        self._training = chain.task.training
+        chain.task.eval()
+        own = probes is None and chain.own_batches
+        batch = chain.minibatch(0) if probes is None else probes
+        with torch.enable_grad():
+            predictions = chain.evaluate("predictive", batch, own)
+            rows = predictions.shape[0] if chain.sampler.chain_dims else 1
+            flat: Tensor = predictions.reshape(rows, -1)[:, :PROBES]
+        return flat
+
+    def __exit__(self, *error: object) -> None:
+        self._chain.task.train(self._training)
+
+
+@torch.no_grad()
+def first_examples(chain: Chain, probes: Batch) -> Batch:
+    """Return the first examples of a batch, as many as give ``PROBES`` predictions."""
+    whole = chain.evaluate("predictive", probes)
+    outputs = whole[0].numel() if not chain.sampler.chain_dims else whole[0, 0].numel()
+    count = -(-PROBES // max(1, outputs))
+    if isinstance(probes, Tensor):
+        return probes[:count]
+    if isinstance(probes, (tuple, list)) and all(isinstance(t, Tensor) for t in probes):
+        return tuple(t[:count] for t in probes)
+    return probes
+
+
+def find_directions(
+    chain: Chain, batches: Sequence[Batch], probes: Batch | None
+) -> FollowedDirections:
+    """Return the directions to follow, from a chain's weights and C as they stand.
+
+    The solution v of H v = a starts from its part in the leading directions and goes on by
+    conjugate gradients with C as preconditioner, few steps, to the first direction of negative
+    curvature. Temperatures are right for any v; the closer v is, the more of them is about
+    predictions.
+
+    Args:
+        chain: The chain, bound to its data.
+        batches: Equally large minibatches that stand for the data.
+        probes: A batch whose predictions count, the same for all chains; None takes training
+            examples.
+    """
+    target, sampler = chain.target, chain.sampler
+    assert target is not None
+    dims, params, metric = sampler.chain_dims, sampler.params, sampler.preconditioner
+    free = _free(chain)
+    free = free if dims else free[0]
+
+    def apply(covector: Tensor) -> Tensor:
+        parts = [p.clone() for p in unflatten(covector, params, dims)]
+        return flatten(metric.apply_(parts), dims) * free
+
+    def curvature(vector: Tensor) -> Tensor:
+        return flatten(target.curvature(unflatten(vector, params, dims), batches), dims) * free
+
+    size = int(free.reshape(-1, free.shape[-1]).sum(-1).min())
+    part = min(1.0, _MEMORY / (free.numel() * (2 * LEADING + 2 * RANDOM + COMBINATIONS)))
+    count = [max(1, int(n * part)) for n in (LEADING, RANDOM, COMBINATIONS)]
+    with torch.no_grad():
+        leading = leading_directions(
+            target, metric, batches, min(count[0], size), masks=sampler.masks
+        )
+        vectors, covectors = [leading.vectors], [leading.covectors]
+        stream = NoiseStream(params, seed=1)
+        for _ in range(count[1]):
+            z = flatten([x.clone() for x in stream.normal()], dims) * free
+            v = apply(z)
+            scale = dot(z, v).rsqrt()
+            covectors.append((z * scale).unsqueeze(-2))
+            vectors.append((v * scale).unsqueeze(-2))
+        with _Predicting(chain, probes) as flat, torch.enable_grad():
+            generator = torch.Generator().manual_seed(0)
+            combinations = torch.randn(
+                count[2], flat.shape[1], generator=generator, dtype=torch.float64
+            )
+            sums = (flat @ combinations.to(flat).mT).sum(0)
+            gradients = [
+                flatten(
+                    list(torch.autograd.grad(s, params, retain_graph=True, materialize_grads=True)),
+                    dims,
+                )
+                for s in (sums if sums.requires_grad else ())
+            ]
+        solutions, variances, rests = [], [], []
+        for a in gradients:
+            a = a * free
+            v, rest = _solve(a, apply, curvature, leading)
+            known = (dot(a, v) > 0) & torch.isfinite(dot(a, v))
+            v = torch.where(known, v, apply(a)) / target.num_data
+            solutions.append(v)
+            variances.append(dot(a, v)[..., 0])
+            rests.append(rest)
+        # The softest leading direction's where nothing is left, or the rest curves downwards.
+        rest = leading.eigenvalues.abs().amin(-1).reciprocal().to(free.dtype)
+        if rests:
+            median = torch.stack(rests, -1).nanmedian(-1).values
+            rest = torch.where(torch.isfinite(median) & (median > 0), median, rest)
+    rows = (free.shape[0] if dims else 1, -1)
+
+    def chains(tensors: list[Tensor]) -> Tensor:
+        return torch.cat(tensors, dim=-2).reshape(rows[0], -1, free.shape[-1])
+
+    nothing = free.new_zeros(rows[0], 0)
+    return FollowedDirections(
+        chains(vectors),
+        chains(covectors),
+        leading.eigenvalues.reshape(rows),
+        torch.stack(solutions, -2).reshape(rows[0], -1, free.shape[-1])
+        if solutions
+        else free.new_zeros(rows[0], 0, free.shape[-1]),
+        torch.stack(variances, -1).reshape(rows) if variances else nothing,
+        rest.reshape(rows[0]),
+        combinations,
+    )
+
+
+def _free(chain: Chain) -> Tensor:
+    """Return 1 for the weights that move and 0 for masked ones, [K, d]."""
+    params, masks = chain.sampler.params, chain.sampler.masks
+    ones = [torch.ones_like(p) for p in params]
+    if masks is not None:
+        torch._foreach_mul_(ones, list(masks))
+    return _rows(ones, chain.sampler.chain_dims).detach()
+
+
+def _rows(tensors: Sequence[Tensor], dims: int) -> Tensor:
+    flat = flatten(list(tensors), dims)
+    return flat if dims else flat[None]
+
+
+def _products(rows: Tensor, flat: Tensor) -> Tensor:
+    return (rows @ flat.detach().unsqueeze(-1)).squeeze(-1)
+
+
+def _second(a: Tensor, pushed: Tensor, z: Tensor, params: Sequence[Tensor], dims: int) -> Tensor:
+    """Return z' (grad a) pushed of each chain, a a gradient with a graph, [K]."""
+    inner = (a * pushed).sum()
+    if not inner.requires_grad:
+        return z.new_zeros(len(z))
+    grads = torch.autograd.grad(inner, params, retain_graph=True, materialize_grads=True)
+    return (_rows(grads, dims) * z).sum(-1)
+
+
+def _solve(
+    a: Tensor, apply: Vector, curvature: Vector, leading: Directions
+) -> tuple[Tensor, Tensor]:
+    """Return v with H v close to a, [d] or [K, d], and the inverse curvature of the rest of a.
+
+    See :func:`find_directions`. The latter is r' C r / (C r)' H C r of the residual r of the part
+    of v in the leading directions, [] or [K]; NaN where it is not positive.
+    """
+    part = torch.linalg.vecdot(leading.vectors, a.unsqueeze(-2))
+    values = leading.eigenvalues.to(a.dtype)
+    part = torch.where(values > 0, part / values, torch.zeros_like(part))
+    v = (part.unsqueeze(-2) @ leading.vectors).squeeze(-2)
+    first = dot(a, apply(a))
+    residual = a - curvature(v)
+    step = apply(residual)
+    square = dot(residual, step)
+    rest = torch.full_like(square, torch.nan)
+    going = torch.ones_like(square, dtype=torch.bool)
+    for i in range(_SOLVER_STEPS):
+        image = curvature(step)
+        curved = dot(step, image)
+        if i == 0:
+            rest = torch.where(curved > 0, square / curved, rest)
+        going = going & (curved > 0) & (square > _SOLVED * first)
+        if not bool(going.any()):
+            break
+        length = torch.where(going, square / curved, torch.zeros_like(square))
+        v = v + length * step
+        residual = residual - length * image
+        scaled = apply(residual)
+        new = dot(residual, scaled)
+        step = scaled + torch.where(going, new / square, torch.zeros_like(square)) * step
+        square = new
+    return v, rest[..., 0]

@@ -1,0 +1,107 @@
+"""Run until the verdict holds: go on with a chain, or start it anew, as its remedy says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# Steps that a round has to add, relative to those so far, to be worth it.
+_WORTH = 1.05
+
+
+class Rounds:
+    """The rounds of a run with ``--until sampled``.
+
+    A round whose remedy is a longer run continues the chain from its checkpoint. One that changes
+    the step size or the minibatches starts a new chain with a burn-in of its own in a folder beside
+    the first, ``<folder>-2`` and so on, so that earlier draws do not count.
+
+    Args:
+        run: Runs what a command line says and returns its folder.
+        minutes: Time for all rounds together; None sets no bound.
+    """
+
+    def __init__(self, run: Callable[[list[str]], Path], minutes: float | None) -> None:
+        self._run, self._minutes = run, minutes
+        self._began = time.monotonic()
+
+    def follow(self, folder: Path) -> Path:
+        """Follow the remedies of a run that has ended, and say what all rounds cost.
+
+        Args:
+            folder: Of that run.
+
+        Returns:
+            The folder of the last round.
+        """
+        first, number = folder, 1
+        config, content = _read(folder)
+        steps, spent = int(config["trainer"]["max_steps"]), 0
+        seconds = float(content["wall_seconds"])
+        self._began -= seconds
+        while content["diagnostics"]["alarms"]:
+            more = self._steps(content, steps, seconds)
+            if more is None:
+                break
+            remedy = content["diagnostics"]["remedy"]
+            anew = remedy["lr"] != 1 or remedy["whole_data"]
+            if anew:
+                spent, number = spent + content["num_gradients"], number + 1
+                arguments = _anew(folder, config, content, more)
+                folder = first.with_name(f"{first.name}-{number}")
+                arguments += ["--out", str(folder)]
+            else:
+                arguments = ["--out", str(folder), "--ckpt_path", "last"]
+            before = time.monotonic()
+            self._run([*arguments, f"--trainer.max_steps={more}"])
+            seconds = time.monotonic() - before + (0 if anew else seconds)
+            steps = more
+            config, content = _read(folder)
+        held = "holds" if not content["diagnostics"]["alarms"] else "does not hold yet"
+        print(
+            f"  the verdict {held} after {spent + content['num_gradients']} gradients a chain and "
+            f"{time.monotonic() - self._began:.0f} s"
+        )
+        return folder
+
+    def _steps(self, content: dict[str, Any], steps: int, seconds: float) -> int | None:
+        """Return the steps of the next round in the time left, None where they are too few."""
+        remedy = content["diagnostics"]["remedy"]
+        wanted = int(steps * remedy["steps"])
+        anew = remedy["lr"] != 1 or remedy["whole_data"]
+        if self._minutes is None:
+            return wanted
+        left = self._minutes * 60 - (time.monotonic() - self._began)
+        affordable = int(max(left, 0.0) * steps / seconds) + (0 if anew else steps)
+        longest = min(wanted, affordable)
+        return longest if longest >= (0.5 if anew else _WORTH) * steps else None
+
+
+def _anew(folder: Path, config: dict[str, Any], content: dict[str, Any], steps: int) -> list[str]:
+    """Return the command line of a new chain with the remedy's step size and minibatches."""
+    remedy = content["diagnostics"]["remedy"]
+    model = config["model"]["init_args"]
+    arguments = ["--config", str(folder / "config.yaml")]
+    factor = remedy["lr"]
+    if remedy["whole_data"]:
+        arguments.append("--data.sampling=full")
+    if factor != 1 and model["sampler"]["init_args"]["lr"] == "auto":
+        arguments.append(f"--model.step_fraction={min(0.5, model['step_fraction'] * factor)}")
+    elif factor != 1:
+        arguments.append(f"--model.sampler.lr={content['diagnostics']['step_size'] * factor}")
+    share = steps / int(config["trainer"]["max_steps"])
+    optimizer = model.get("burn_in_optimizer") or {}
+    fixed = int(optimizer.get("init_args", optimizer).get("steps", 0))
+    burn_in = fixed + round((int(model["burn_in"]) - fixed) * max(1.0, share))
+    return [*arguments, f"--model.burn_in={burn_in}"]
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
+    content: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return config, content

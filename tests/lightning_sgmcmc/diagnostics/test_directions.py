@@ -1,0 +1,105 @@
+"""Temperatures of directions and predictions against closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lightning_sgmcmc.diagnostics import directional_temperatures, predictive_temperature
+from lightning_sgmcmc.diagnostics.directions import significance
+
+RNG = np.random.default_rng(0)
+A = np.diag([100.0, 4.0, 1.0, 0.25])
+MU = np.array([3.0, -1.0, 0.5, 20.0])
+J = RNG.standard_normal((5, 4))
+
+
+def gaussian(
+    variances: np.ndarray, shape: tuple[int, int] = (8, 2000), seed: int = 1, shift: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return draws with variances in units of those of N(MU, A^-1), and their gradients of U."""
+    rng = np.random.default_rng(seed)
+    x = MU + shift + rng.standard_normal((*shape, 4)) * np.sqrt(variances / A.diagonal())
+    return x, (x - MU) @ A
+
+
+def predicted(
+    x: np.ndarray, gradient: np.ndarray, inverse: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return values u' J x, forces and spreads for the vectors inverse J' u."""
+    rows = np.random.default_rng(2).standard_normal((6, 5)) @ J
+    vectors = rows @ inverse
+    return x @ rows.T, gradient @ vectors.T, (vectors * rows).sum(1)
+
+
+def test_each_direction_has_its_own() -> None:
+    """Variances 16, 1, .5 and 1 of the true ones; four standard errors."""
+    hot = np.array([16.0, 1.0, 0.5, 1.0])
+    x, gradient = gaussian(hot)
+    for measured, truth in zip(directional_temperatures(x, gradient), hot, strict=True):
+        assert abs(measured.value - truth) < 4 * measured.standard_error
+        assert measured.standard_error < 0.05 * truth
+
+
+def test_the_temperature_of_predictions_is_their_variance_over_the_true_one() -> None:
+    """On a Gaussian with v = A^-1 a: the sum of the variances of u' J theta over the true sum."""
+    hot = np.array([16.0, 1.0, 0.5, 1.0])
+    x, gradient = gaussian(hot)
+    measured = predictive_temperature(*predicted(x, gradient, np.linalg.inv(A)))
+    rows = np.random.default_rng(2).standard_normal((6, 5)) @ J
+    ratio = (rows**2 @ (hot / A.diagonal())).sum() / (rows**2 @ (1 / A.diagonal())).sum()
+    assert abs(measured.temperature.value - ratio) < 4 * measured.temperature.standard_error
+    assert measured.deviation == pytest.approx(np.sqrt(measured.temperature.value))
+    assert measured.mean_error < 0.02
+
+
+@pytest.mark.parametrize("stated", [0.3, 2.0])
+def test_any_vectors_give_the_stated_temperature(stated: float) -> None:
+    x, gradient = gaussian(np.full(4, stated))
+    measured = predictive_temperature(*predicted(x, gradient, np.eye(4)), stated=stated)
+    assert abs(measured.temperature.value - stated) < 4 * measured.temperature.standard_error
+    assert abs(measured.deviation - 1) < 4 * measured.deviation_error
+
+
+def test_the_mean_error_is_in_deviations() -> None:
+    """All chains off by half a unit: the root mean square of u' J shift over deviations."""
+    x, gradient = gaussian(np.ones(4), shift=0.5)
+    values, forces, spreads = predicted(x, gradient, np.linalg.inv(A))
+    measured = predictive_temperature(values, forces, spreads)
+    rows = np.random.default_rng(2).standard_normal((6, 5)) @ J
+    expected = np.sqrt(((rows.sum(1) * 0.5) ** 2 / spreads).mean())
+    assert measured.mean_error == pytest.approx(expected, rel=0.05)
+    assert measured.mean_error_significance < 1e-6
+
+
+def test_fields_that_move_need_their_divergence() -> None:
+    """g = x + x^3 / 3 under N(0, 1), v = g'(x): T = 1 with div v = g''(x) = 2 x, not without."""
+    x = np.random.default_rng(3).standard_normal((8, 20_000, 1))
+    slope = 1 + x**2
+    arguments = (x + x**3 / 3, slope * x, slope**2)
+    measured = predictive_temperature(*arguments, 2 * x)
+    assert abs(measured.temperature.value - 1) < 4 * measured.temperature.standard_error
+    assert measured.temperature.standard_error < 0.02
+    without = predictive_temperature(*arguments)
+    assert abs(without.temperature.value - 1) > 10 * without.temperature.standard_error
+
+
+def test_right_chains_are_rarely_off() -> None:
+    """Of 400 right runs two p-values each: 1.6 below .002 expected, more than 8 by chance 1e-4."""
+    off = 0
+    for seed in range(400):
+        x, gradient = gaussian(np.ones(4), (1 + seed % 5, 40), seed=seed)
+        measured = predictive_temperature(*predicted(x, gradient, np.linalg.inv(A)))
+        off += measured.significance(1.0) < 0.002
+        off += measured.mean_error_significance < 0.002
+    assert off <= 8
+
+
+def test_too_few_draws_say_nothing() -> None:
+    x, gradient = gaussian(np.ones(4), (2, 7))
+    measured = predictive_temperature(*predicted(x, gradient, np.eye(4)))
+    assert np.isnan(measured.temperature.value)
+    assert np.isnan(directional_temperatures(x, gradient)[0].value)
+    assert significance(measured.temperature, 1.0, 7) == 1.0
+    with pytest.raises(ValueError, match=r"\[chains, draws, directions\], got shapes"):
+        directional_temperatures(x, gradient[:, :6])

@@ -1,0 +1,130 @@
+"""The directions that draws are followed along, against dense matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from lightning_sgmcmc import PSGLD, SGHMC, BatchStream, GaussianPrior
+from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.chain.schedules import DrawSchedule
+from lightning_sgmcmc.diagnostics import gradient_of_potential
+from lightning_sgmcmc.posterior.directions import FollowedDirections, find_directions
+from tests.bank import Regression
+
+
+def bound(net: nn.Module, make: Any, num_chains: int) -> tuple[Chain, Tensor]:
+    """Return chains that have burnt in for five steps on all the data, and probe inputs."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    y = torch.sin(x[:, 0]) + x[:, 1]
+    task = Regression(net.double(), 0.5)
+    chain = Chain(
+        task,
+        lambda params: make(params, lr=1e-3, prior=GaussianPrior(1.0)),
+        DrawSchedule(5, 80),
+        num_chains=num_chains,
+    )
+    task.chain = chain
+    chain.select()
+    chain.place()
+    chain.build()
+    chain.bind(BatchStream((x, y), 30, "full"))
+    for _ in range(5):
+        chain.advance(chain.minibatch())
+    chain.sampler.freeze()
+    return chain, torch.randn(7, 2, generator=generator, dtype=torch.float64)
+
+
+def found(chain: Chain, probes: Tensor) -> FollowedDirections:
+    return find_directions(chain, [chain.minibatch()], (probes, torch.zeros(7)))
+
+
+def flat(chain: Chain, k: int) -> Tensor:
+    return torch.cat([t.reshape(-1) for t in chain.state(k).values()])
+
+
+def functions(chain: Chain, probes: Tensor) -> tuple[Any, Any]:
+    """Return U and the predictions of one chain as functions of its weights as one vector."""
+    x, y = chain.minibatch()
+    like, net = chain.state(0), chain.task.net
+
+    def output(theta: Tensor, inputs: Tensor) -> Tensor:
+        parts = theta.split([t.numel() for t in like.values()])
+        weights = {
+            name.removeprefix("net."): part.view(t.shape)
+            for (name, t), part in zip(like.items(), parts, strict=True)
+        }
+        return functional_call(net, weights, (inputs,))[:, 0]
+
+    def potential(theta: Tensor) -> Tensor:
+        return ((output(theta, x) - y) ** 2).sum() / (2 * 0.25) + (theta**2).sum() / 2
+
+    return potential, lambda theta: output(theta, probes)
+
+
+@pytest.mark.parametrize("make", [SGHMC, PSGLD])
+@pytest.mark.parametrize("num_chains", [1, 3])
+def test_a_linear_model_s_variances_are_those_of_its_posterior(make: Any, num_chains: int) -> None:
+    """v_j = (grad^2 U)^-1 J' u_j and its spread, by a dense solve; force and value are products."""
+    chain, probes = bound(nn.Linear(2, 1), make, num_chains)
+    followed = found(chain, probes)
+    potential, predict = functions(chain, probes)
+    gradient = gradient_of_potential(chain.target, [chain.minibatch()])
+    noted = followed.record(chain, gradient, (probes, torch.zeros(7)))
+    for k in range(num_chains):
+        theta = flat(chain, k)
+        a = followed.combinations @ jacrev(predict)(theta)
+        v = torch.linalg.solve(jacrev(jacrev(potential))(theta), a.T).T
+        torch.testing.assert_close(followed.solutions[k], v, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(followed.variances[k], (a * v).sum(1), rtol=1e-6, atol=1e-9)
+        force = jacrev(potential)(theta)
+        torch.testing.assert_close(noted["fixed_forces"][k], v @ force, rtol=1e-6, atol=1e-6)
+        values = followed.combinations @ predict(theta)
+        torch.testing.assert_close(noted["values"][k], values, rtol=1e-9, atol=1e-9)
+        assert float(noted["bends"][k].abs().max()) == 0
+
+
+def test_moving_fields_and_their_divergence_on_a_network() -> None:
+    """v_j(theta) = M J' u_j / N is symmetric in M, and bends average to tr(M grad^2 u_j' f) / N."""
+    chain, probes = bound(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), SGHMC, 1)
+    followed = found(chain, probes)
+    _, predict = functions(chain, probes)
+    gradient = gradient_of_potential(chain.target, [chain.minibatch()])
+    theta, batch = flat(chain, 0), (probes, torch.zeros(7))
+    d = len(theta)
+    eye = torch.eye(d, dtype=torch.float64)[None]
+    params = chain.sampler.params
+    metric = chain.sampler.preconditioner
+    M = torch.stack([followed._metric(metric, params, 0, eye[:, i])[0] for i in range(d)]) / 30
+    torch.testing.assert_close(M, M.T, rtol=1e-9, atol=1e-12)
+    assert float(torch.linalg.eigvalsh(M).min()) > 0
+    curvature = jacrev(jacrev(lambda t: followed.combinations @ predict(t)))(theta)
+    expected = torch.einsum("ij,qij->q", M, curvature)
+    rows = []
+    for steps in range(2000):
+        chain.steps = steps
+        rows.append(followed.record(chain, gradient, batch)["bends"][0])
+    mean, error = torch.stack(rows).mean(0), torch.stack(rows).std(0) / len(rows) ** 0.5
+    assert bool(((mean - expected).abs() < 4.5 * error).all())
+    assert float((expected.abs() / error).max()) > 10
+    a = followed.combinations @ jacrev(predict)(theta)
+    noted = followed.record(chain, gradient, batch)
+    spreads = ((a @ M) * a).sum(1)
+    torch.testing.assert_close(noted["spreads"][0], spreads, rtol=1e-6, atol=1e-12)
+    force = torch.cat([g.reshape(-1) for g in gradient])
+    torch.testing.assert_close(noted["moving_forces"][0], a @ M @ force, rtol=1e-6, atol=1e-9)
+
+
+def test_state_is_kept_as_it_is() -> None:
+    chain, probes = bound(nn.Linear(2, 1), SGHMC, 2)
+    followed = found(chain, probes)
+    again = FollowedDirections(**followed.state_dict())
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(vars(followed).values(), vars(again).values(), strict=True)
+    )

@@ -1,0 +1,92 @@
+"""``--until sampled``: rounds that follow the remedies of a run until no alarm is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_sgmcmc.run.until import Rounds
+
+CONFIG = """
+model:
+  init_args:
+    sampler: {{init_args: {{lr: {lr}}}}}
+    step_fraction: 0.1
+    burn_in: 100
+    burn_in_optimizer: {{init_args: {{steps: 40}}}}
+trainer: {{max_steps: 1000}}
+"""
+NOTHING = {"lr": 1.0, "steps": 1.0, "whole_data": False}
+
+
+class Runs:
+    """Stands for the command line: leaves the next results, and notes how it was called."""
+
+    def __init__(self, tmp_path: Path, remedies: list[dict[str, Any] | None], lr: str) -> None:
+        self.remedies, self.calls, self.lr = remedies, list[list[str]](), lr
+        self.folder = tmp_path / "out"
+        self.leave(self.folder)
+
+    def leave(self, folder: Path) -> None:
+        remedy = self.remedies.pop(0)
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").write_text(CONFIG.format(lr=self.lr))
+        content = {
+            "wall_seconds": 10.0,
+            "num_gradients": 1000,
+            "diagnostics": {
+                "alarms": ["wrong"] if remedy else [],
+                "remedy": remedy and NOTHING | remedy,
+                "step_size": 0.01,
+            },
+        }
+        (folder / "results.json").write_text(json.dumps(content))
+
+    def __call__(self, arguments: list[str]) -> Path:
+        self.calls.append(arguments)
+        folder = Path(arguments[arguments.index("--out") + 1])
+        self.leave(folder)
+        return folder
+
+
+def test_a_longer_run_continues_the_chain(tmp_path: Path, capsys: Any) -> None:
+    runs = Runs(tmp_path, [{"steps": 4.0}, {"steps": 2.0}, None], "auto")
+    assert Rounds(runs, None).follow(runs.folder) == runs.folder
+    going_on = ["--out", str(runs.folder), "--ckpt_path", "last"]
+    assert runs.calls == [
+        [*going_on, "--trainer.max_steps=4000"],
+        [*going_on, "--trainer.max_steps=8000"],
+    ]
+    assert "the verdict holds after 1000 gradients a chain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lr", "option"),
+    [("auto", "--model.step_fraction=0.025"), ("0.3", "--model.sampler.lr=0.0025")],
+)
+def test_another_step_starts_anew(tmp_path: Path, capsys: Any, lr: str, option: str) -> None:
+    """With a burn-in of its own, of which the optimizer's 40 steps stay, beside the first run."""
+    runs = Runs(tmp_path, [{"lr": 0.25, "steps": 2.0, "whole_data": True}, None], lr)
+    last = Rounds(runs, None).follow(runs.folder)
+    assert last == tmp_path / "out-2"
+    (arguments,) = runs.calls
+    assert arguments[:2] == ["--config", str(runs.folder / "config.yaml")]
+    assert {option, "--data.sampling=full", "--model.burn_in=160"} <= set(arguments)
+    assert arguments[-1] == "--trainer.max_steps=2000"
+    assert "after 2000 gradients a chain" in capsys.readouterr().out
+
+
+def test_time_bounds_the_rounds(tmp_path: Path, capsys: Any) -> None:
+    """10 s took 1,000 steps: in 25 s there are 15 more for 1,500, in 10 none."""
+    runs = Runs(tmp_path, [{"steps": 4.0}, None], "auto")
+    rounds = Rounds(runs, 25 / 60)
+    rounds.follow(runs.folder)
+    steps = int(runs.calls[0][-1].split("=")[1])
+    assert 2400 < steps <= 2500
+    runs = Runs(tmp_path, [{"steps": 4.0}], "auto")
+    Rounds(runs, 10 / 60).follow(runs.folder)
+    assert runs.calls == []
+    assert "does not hold yet" in capsys.readouterr().out

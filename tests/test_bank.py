@@ -1,0 +1,48 @@
+"""Verdicts on chains whose predictive law is known; ``scripts/bench/bank.py`` has them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bank import BANK, remedied
+
+TRIALS = {trial.name: trial for trial in BANK}
+
+
+def test_the_bank_has_every_kind() -> None:
+    assert len(BANK) >= 30
+    makes = [getattr(t.recipe.make, "func", t.recipe.make).__name__ for t in BANK]
+    assert set(makes) == {
+        "SGLD", "PSGLD", "SGHMC", "SGNHT", "SGFS", "NaturalLangevin", "HASGLD", "HAMCMC", "HMC",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["linear, SGHMC", "linear, HMC", "logistic, SGNHT"])
+def test_right_chains_pass(name: str) -> None:
+    outcome = TRIALS[name].run()
+    assert not outcome.wrong
+    assert outcome.alarms == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("linear, SGHMC, noise", "times too wide"),
+        ("linear, SGLD, stuck", "the chain still moves"),
+        ("linear, SGLD, not mixed", "not mixed"),
+        ("features, SGHMC, some noise", "of leading direction 1"),
+    ],
+)
+def test_wrong_chains_do_not(name: str, words: str) -> None:
+    outcome = TRIALS[name].run()
+    assert outcome.wrong
+    assert any(words in text for text in outcome.alarms)
+
+
+def test_following_the_remedy_ends_the_alarm() -> None:
+    trial = TRIALS["linear, SGLD, large step"]
+    outcome = trial.run()
+    assert outcome.wrong
+    last = remedied(trial, outcome, budget=50)[-1]
+    assert last.alarms == []
+    assert not last.wrong
