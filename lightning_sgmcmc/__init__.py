@@ -8,6 +8,7 @@ from lightning_sgmcmc.chain.schedules import (
     PolynomialDecay,
     WarmupCosine,
 )
+from lightning_sgmcmc.metrics import Bernoulli, Categorical, Law, Normal
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import Posterior
 from lightning_sgmcmc.preconditioners import (
@@ -57,8 +58,10 @@ __all__ = [
     "SGNHT",
     "AveragedLBFGS",
     "BatchStream",
+    "Bernoulli",
     "BlockDecay",
     "BlockFisher",
+    "Categorical",
     "ConstantStep",
     "CyclicalCosine",
     "DiagonalFisher",
@@ -68,8 +71,10 @@ __all__ = [
     "GaussianPrior",
     "Identity",
     "LaplacePrior",
+    "Law",
     "LayerwiseGaussianPrior",
     "NaturalLangevin",
+    "Normal",
     "NormalInverseGammaPrior",
     "PolynomialDecay",
     "Posterior",
