@@ -8,6 +8,7 @@ from lightning_sgmcmc.chain.schedules import (
     PolynomialDecay,
     WarmupCosine,
 )
+from lightning_sgmcmc.metrics import Bernoulli, Categorical, Law, Normal
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import Posterior
 from lightning_sgmcmc.preconditioners import (
@@ -58,8 +59,10 @@ __all__ = [
     "SVRG",
     "AveragedLBFGS",
     "BatchStream",
+    "Bernoulli",
     "BlockDecay",
     "BlockFisher",
+    "Categorical",
     "ConstantStep",
     "ControlVariate",
     "CyclicalCosine",
@@ -71,9 +74,11 @@ __all__ = [
     "GradientEstimator",
     "Identity",
     "LaplacePrior",
+    "Law",
     "LayerwiseGaussianPrior",
     "Minibatch",
     "NaturalLangevin",
+    "Normal",
     "NormalInverseGammaPrior",
     "PolynomialDecay",
     "Posterior",

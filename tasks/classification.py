@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightning_sgmcmc.metrics import (
+    Categorical,
     Prediction,
     agreement,
     class_metrics,
@@ -65,18 +66,12 @@ class Classification(SGMCMCModule):
             fit_network(self.net, x[:CALIBRATION], classes, "classes")
         super().setup(stage)
 
-    def nll(self, batch: Batch) -> Tensor:
-        """Return -log p(y | x, w) of each example, [B]."""
-        x, y = batch
-        return functional.cross_entropy(self(x), y, reduction="none")
+    def law(self, x: Tensor) -> Categorical:
+        """Return the law of the labels."""
+        return Categorical(self(x))
 
-    def predictive(self, batch: Batch) -> Tensor:
-        """Return the class probabilities, [B, C]."""
-        logits: Tensor = self(batch[0])
-        return logits.softmax(-1)
-
-    def predictive_and_nll(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return class probabilities [B, C] and -log p(y | x, w) [B] from one forward pass."""
+    def moments_and_nll(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return probabilities [B, C] and -log p(y | x, w) [B] by one softmax."""
         x, y = batch
         log_p = self(x).log_softmax(-1)
         return log_p.exp(), functional.nll_loss(log_p, y, reduction="none")

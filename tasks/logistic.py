@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_sgmcmc import GaussianPrior, Sampler
-from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.metrics import Bernoulli, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
 from tasks.laplace import laplace
@@ -75,15 +75,9 @@ class LogisticRegression(SGMCMCModule):
         logits: Tensor = self.net(x).squeeze(-1)
         return logits
 
-    def nll(self, batch: Batch) -> Tensor:
-        """Return -log p(y | x, w, b) of each example, [B]."""
-        x, y = batch
-        return functional.binary_cross_entropy_with_logits(self(x), y, reduction="none")
-
-    def predictive(self, batch: Batch) -> Tensor:
-        """Return p(y = 1 | x, w, b), [B]."""
-        logits: Tensor = self(batch[0])
-        return logits.sigmoid()
+    def law(self, x: Tensor) -> Bernoulli:
+        """Return the law of the labels."""
+        return Bernoulli(self(x))
 
     def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
         """Return the batch with y drawn from the model."""
@@ -148,7 +142,7 @@ class LogisticRegression(SGMCMCModule):
             p = torch.from_numpy(approximation.predict(self._extended(x).numpy()))
             nll = functional.binary_cross_entropy(p, y, reduction="none")
             gap = (kept.ensemble(name).mean.cpu() - p).abs().mean()
-            values = self.metrics(Prediction(p, torch.zeros_like(p), nll), (x, y))
+            values = self.metrics(Prediction(Bernoulli, p, torch.zeros_like(p), None, nll), (x, y))
             result[name] = values | {"gap": float(gap)}
         return {"laplace": result}
 

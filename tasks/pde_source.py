@@ -43,8 +43,11 @@ class PDESource(DarcySurrogate):
     """
 
     table_number, table, digits = 1, TABLE_1, 3
-    #: What earlier runs call the scales in their constants.
-    former_names: ClassVar = {"net.input_scale": "input_scale", "net.output_scale": "output_scale"}
+    former_names: ClassVar = {
+        **DarcySurrogate.former_names,
+        "net.input_scale": "input_scale",
+        "net.output_scale": "output_scale",
+    }
 
     input_scale: Tensor
     output_scale: Tensor

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lightning_sgmcmc import Sampler
-from lightning_sgmcmc.metrics import Prediction, band_metrics, relative_l2_error
+from lightning_sgmcmc.metrics import Normal, Prediction, band_metrics, relative_l2_error
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
 from tasks.networks import CALIBRATION, fit_network, training_set
@@ -58,9 +58,11 @@ class RegressionTask(SGMCMCModule):
         ValueError: If a value lies outside its range.
     """
 
+    #: What earlier runs call their constants now, None for what is no longer kept.
+    former_names: ClassVar[dict[str, str | None]] = {"noise_moments": None}
+
     log_noise: Tensor
     active: Tensor
-    noise_moments: Tensor
     noise_profile: Tensor
 
     def __init__(
@@ -95,8 +97,6 @@ class RegressionTask(SGMCMCModule):
             self.register_buffer("log_noise", log_noise)
         # Outputs that are zero in all data; they take no part in bands and in sigma.
         self.register_buffer("active", torch.ones(0, dtype=torch.bool))
-        # Over draws, the sums of weights and of weights times sigma^2.
-        self.register_buffer("noise_moments", torch.zeros(2, dtype=torch.float64))
         # p; empty where all outputs have the same.
         self.register_buffer("noise_profile", torch.ones(0))
         self._residual: Tensor | None = None
@@ -115,12 +115,18 @@ class RegressionTask(SGMCMCModule):
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return n(x) of each example, [B, 1], in the units of y."""
-        return torch.ones(len(x), 1, device=x.device, dtype=x.dtype)
+        return torch.ones_like(x.flatten(1)[:, :1])
 
     def noise_factors(self, x: Tensor) -> Tensor:
         """Return p n(x) of each example, [B, 1] or [B, D]: the noise over sigma."""
         shape = self.noise_shape(x)
         return shape * self.noise_profile if self.noise_profile.numel() else shape
+
+    def law(self, x: Tensor) -> Normal:
+        """Return N(f(x), (sigma p n(x))^2)."""
+        # A sum with the buffer, which posterior.fused follows; of exp(log_noise) it would not know
+        # where it is from.
+        return Normal(self(x), (self.noise_factors(x).log() + self.log_noise).exp())
 
     def nll(self, batch: Batch) -> Tensor:
         """Return -log N(y; f(x), (sigma p n(x))^2) of each example, [B]."""
@@ -150,11 +156,6 @@ class RegressionTask(SGMCMCModule):
         (x, y), uniforms = batch_and_uniforms
         z = torch.special.ndtri(uniforms.clamp(1e-12, 1 - 1e-12)).to(y.dtype)
         return x, self(x) + torch.exp(self.log_noise) * self.noise_factors(x) * z
-
-    def predictive(self, batch: Batch) -> Tensor:
-        """Return f(x), [B, D]."""
-        output: Tensor = self(batch[0])
-        return output
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""
@@ -253,42 +254,37 @@ class RegressionTask(SGMCMCModule):
         """The noise scale that the module holds."""
         return math.exp(float(self.log_noise.detach()))
 
-    def on_draw(self, weight: float) -> None:
-        """Take the chains' noise scales into the mean of sigma^2 over draws."""
-        for k in range(self.chain.num_chains):
-            log_noise = self.chain.state(k).get("log_noise", self.log_noise).double()
-            self.noise_moments += weight * torch.stack(
-                [torch.ones_like(log_noise), (2 * log_noise).exp()]
-            )
+    def noise_scale(self, kept: KeptDraws) -> float:
+        """Return the root of the mean of sigma^2 over draws, the noise scale of their mean.
 
-    @property
-    def ensemble_sigma(self) -> float:
-        """The root of the mean of sigma^2 over the draws so far, the noise scale of their mean."""
-        total, squares = self.noise_moments.tolist()
-        return math.sqrt(squares / total) if total else self.sigma
+        Without draws, or held-out examples that they predict, it is the module's sigma.
+        """
+        name = next(iter(kept.held_out), None)
+        if name is None or not kept.num_draws:
+            return self.sigma
+        noise = kept.ensemble(name).noise
+        assert noise is not None
+        factors = self.noise_factors(kept.held_out[name].examples[0][:1])
+        return float(noise[0, 0].sqrt() / factors[0, 0])
 
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return errors, bands with noise included, CRPS and the mean predictive NLL.
 
         Relative errors are in percent. Bands leave out outputs that are zero in all data; those
-        of a single network (``prediction.std`` 0) are the noise's alone.
+        of a single network are the noise's alone.
         """
-        x, y = batch
-        truth = y.double()
+        truth = batch[1].double()
         error = 100 * relative_l2_error(prediction.mean, truth)
-        sigma = self.ensemble_sigma if bool((prediction.std > 0).any()) else self.sigma
-        noise = sigma * self.noise_factors(x).double()
-        std = (prediction.std**2 + noise**2).sqrt()
         columns = self._columns()
-        spread = prediction.std[:, columns]
+        std, of_weights = prediction.std[:, columns], prediction.epistemic_std[:, columns]
         return {
             "relative_l2_mean_percent": float(error.mean()),
             "relative_l2_median_percent": float(error.median()),
             "relative_l2_max_percent": float(error.max()),
             "rmse": float((prediction.mean - truth).square().mean().sqrt()),
             "nll": float(prediction.nll.mean()),
-            **band_metrics(truth[:, columns], prediction.mean[:, columns], std[:, columns]),
-            "weights_share_of_variance": float((spread**2).mean() / (std[:, columns] ** 2).mean()),
+            **band_metrics(truth[:, columns], prediction.mean[:, columns], std),
+            "weights_share_of_variance": float((of_weights**2).mean() / (std**2).mean()),
         }
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -315,7 +311,7 @@ class RegressionTask(SGMCMCModule):
             "held-out training data where burn-in ended",
         }
         named = how[self.noise] if isinstance(self.noise, str) else "given"
-        found = {"noise_scale": self.ensemble_sigma, "noise_scale_from": named}
+        found = {"noise_scale": self.noise_scale(kept), "noise_scale_from": named}
         if self.noise_by_output:
             profile = self.noise_profile[self._columns()].double()
             found["noise_profile_quantiles"] = {

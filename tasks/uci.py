@@ -87,7 +87,7 @@ class UCIRegression(RegressionTask):
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""
-        return self.y_scale.expand(len(x), 1)
+        return self.y_scale.expand(x.shape[0], 1)
 
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return errors, log-likelihood, bands and CRPS, in the table's units.
@@ -125,7 +125,7 @@ class UCIRegression(RegressionTask):
         """Return what the data are, and the noise scale."""
         data = self._data()
         return super().describe(kept) | {
-            "noise_scale": self.ensemble_sigma * float(self.y_scale),
+            "noise_scale": self.noise_scale(kept) * float(self.y_scale),
             "data": data.title,
             "split": data.index,
             "target": data.column,
@@ -161,11 +161,11 @@ class UCIRegression(RegressionTask):
         prediction = kept.ensemble("test")
         truth = held.examples[1].cpu().double().numpy()[:, 0]
         mean = prediction.mean[:, 0].cpu().numpy()
-        noise = self.ensemble_sigma * float(self.y_scale)
-        band = 1.6449 * (prediction.std[:, 0] ** 2 + noise**2).sqrt().cpu().numpy()
+        lower, upper = (ends[:, 0].cpu().numpy() for ends in prediction.interval(0.9))
         figure = new_figure(5.5, 5)
         axes = figure.subplots()
-        axes.errorbar(mean, truth, xerr=band, fmt="o", color="k", ecolor="0.7", ms=3, lw=1)
+        arms = (mean - lower, upper - mean)
+        axes.errorbar(mean, truth, xerr=arms, fmt="o", color="k", ecolor="0.7", ms=3, lw=1)
         ends = [min(mean.min(), truth.min()), max(mean.max(), truth.max())]
         axes.plot(ends, ends, color="0.4", ls=":")
         column = self._data().column

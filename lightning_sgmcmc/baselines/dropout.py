@@ -116,7 +116,7 @@ class Dropout(nn.Module):
 def mc_dropout_predictions(module: Task, batch: Any, num: int, seed: int = 0) -> Prediction:
     """Return the average over predictions of one network under ``num`` draws of its masks.
 
-    ``predictive`` and ``nll`` of the batch see the same masks. Nothing in the module changes.
+    The batch's law and ``nll`` see the same masks. Nothing in the module changes.
 
     Args:
         module: The module, with :class:`Dropout` in its network.
@@ -139,12 +139,12 @@ def mc_dropout_predictions(module: Task, batch: Any, num: int, seed: int = 0) ->
     module.eval()
     try:
         for number in range(num):
-            predictions = _under_masks(module, layers, "predictive", batch, seed, number)
             nll = _under_masks(module, layers, "nll", batch, seed, number)
+            law = _under_masks(module, layers, "law_of", batch, seed, number)
             if ensemble is None:
-                shape = tuple(predictions.shape[1:])
-                ensemble = PosteriorEnsemble(len(nll), shape).to(nll.device)
-            ensemble.update(predictions, nll, torch.arange(len(nll), device=nll.device))
+                ensemble = PosteriorEnsemble.of(law, len(nll)).to(nll.device)
+            index = torch.arange(len(nll), device=nll.device)
+            ensemble.update(law.mean, nll, index, noise=law.noise)
     finally:
         module.train(training)
     assert ensemble is not None
@@ -154,10 +154,9 @@ def mc_dropout_predictions(module: Task, batch: Any, num: int, seed: int = 0) ->
 
 def _under_masks(
     module: Task, layers: list[Dropout], method: str, batch: Any, seed: int, number: int
-) -> Tensor:
+) -> Any:
     """Return what a method gives under the masks of one numbered prediction."""
     with ExitStack() as stack:
         for layer in layers:
             stack.enter_context(layer.predicting(seed, number))
-        result: Tensor = getattr(module, method)(batch)
-    return result
+        return getattr(module, method)(batch)

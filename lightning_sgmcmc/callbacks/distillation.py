@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_sgmcmc.callbacks.run import record, run_folder, task_of
 from lightning_sgmcmc.chain import BatchStream, Chain, Task
-from lightning_sgmcmc.metrics import Prediction, label_nll
+from lightning_sgmcmc.metrics import Categorical, Prediction, label_nll
 from lightning_sgmcmc.posterior.distill import (
     MakeOptimizer,
     Student,
@@ -131,7 +131,8 @@ class Distillation(L.Callback):
             if labels.is_floating_point():
                 continue
             p = self.student.probabilities(x).double()
-            prediction = Prediction(p, torch.zeros_like(p), label_nll(p, labels))
+            nll = label_nll(p, labels)
+            prediction = Prediction(Categorical, p, torch.zeros_like(p), None, nll)
             found[name] = task.metrics(prediction, held_out.examples)
         return found
 

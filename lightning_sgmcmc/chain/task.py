@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.metrics import Law, Prediction, Unstated
 from lightning_sgmcmc.target import Batch
 
 if TYPE_CHECKING:  # what stands above a task is named here for its type alone
@@ -27,7 +27,7 @@ class Report:
         """Compare a prediction with the examples that it is for.
 
         Args:
-            prediction: Of the ensemble or of one network (``std`` 0 then).
+            prediction: Of the ensemble or of one network (``epistemic_std`` 0 then).
             batch: All examples of the held-out set, in order.
 
         Returns:
@@ -56,9 +56,13 @@ class Report:
 class Task(Report, nn.Module):
     """A likelihood and what the ensemble averages, of a network ``net``.
 
-    A subclass defines :meth:`nll` and :meth:`predictive`; everything else has a default. For
-    several chains both are pure functions of the batch and the weights that ``torch.func.vmap``
-    can follow.
+    A subclass defines :meth:`law`, the law of the targets given inputs and weights, from which
+    likelihood and predictions follow for batches (x, y). Where the likelihood has no such law, or
+    batches are of another kind, it defines :meth:`nll` and :meth:`predictive` instead; predictions
+    then have no noise, no intervals and no samples. It may define :meth:`nll` besides a law, where
+    there is a cheaper way to compute the same. Everything else has a default. For several chains
+    all of them are pure functions of their argument and the weights that ``torch.func.vmap`` can
+    follow.
     """
 
     net: nn.Module
@@ -67,20 +71,49 @@ class Task(Report, nn.Module):
     #: What is kept of its draws, from the start of training on.
     kept: KeptDraws
 
+    def law(self, x: Any) -> Law:
+        """Return p(y | x, w), the law of the targets given inputs x and the current weights."""
+        return Unstated(self.predictive((x,)))
+
+    @property
+    def states_law(self) -> bool:
+        """Whether the task defines :meth:`law`."""
+        return type(self).law is not Task.law
+
     def nll(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood of each example under the current weights, [B]."""
-        raise TypeError(f"{type(self).__name__} must define nll(batch)")
+        return -self._stated(batch[0], "nll(batch)").log_density(batch[1])
 
     def predictive(self, batch: Batch) -> Tensor:
-        """Return what the ensemble averages, [B, ...]."""
-        raise TypeError(f"{type(self).__name__} must define predictive(batch)")
+        """Return what the ensemble averages, the mean of the law, [B, ...]."""
+        return self._stated(batch[0], "predictive(batch)").mean
 
-    def predictive_and_nll(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return :meth:`predictive` and :meth:`nll` of a held-out batch.
+    def _stated(self, x: Any, missing: str) -> Law:
+        if not self.states_law:
+            raise TypeError(f"{type(self).__name__} must define law(x), or {missing}")
+        return self.law(x)
 
-        A task whose two share a forward pass overrides this to make it once.
+    def moments(self, x: Any) -> tuple[Tensor, ...]:
+        """Return mean and, where the law has one, noise of the law of inputs x."""
+        law = self.law(x)
+        return (law.mean,) if law.noise is None else (law.mean, law.noise)
+
+    def law_parameters(self, x: Any) -> tuple[Tensor, ...]:
+        """Return the tensors that make the law of inputs x."""
+        return self.law(x).parameters
+
+    def law_of(self, batch: Batch) -> Law:
+        """Return the law of a held-out batch's targets."""
+        return self.law(batch[0]) if self.states_law else Unstated(self.predictive(batch))
+
+    def moments_and_nll(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return :meth:`moments` and, last, the :meth:`nll` of a held-out batch.
+
+        Where the task states a law it is one forward pass.
         """
-        return self.predictive(batch), self.nll(batch)
+        law = self.law_of(batch)
+        nll = -law.log_density(batch[1]) if self.states_law else self.nll(batch)
+        return (law.mean, nll) if law.noise is None else (law.mean, law.noise, nll)
 
     #: Uniform numbers that :meth:`draw_labels` takes for one example.
     label_uniforms: int = 1

@@ -9,7 +9,9 @@ from lightning_sgmcmc.metrics.classification import (
     out_of_distribution_auroc,
     reliability,
 )
-from lightning_sgmcmc.metrics.ensemble import PosteriorEnsemble, Prediction
+from lightning_sgmcmc.metrics.ensemble import PosteriorEnsemble
+from lightning_sgmcmc.metrics.laws import Bernoulli, Categorical, Law, Normal, Unstated
+from lightning_sgmcmc.metrics.prediction import Moments, Prediction
 from lightning_sgmcmc.metrics.regression import (
     band_metrics,
     gaussian_crps,
@@ -17,9 +19,15 @@ from lightning_sgmcmc.metrics.regression import (
 )
 
 __all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Law",
+    "Moments",
+    "Normal",
     "PosteriorEnsemble",
     "Prediction",
     "Reliability",
+    "Unstated",
     "agreement",
     "band_metrics",
     "class_metrics",

@@ -61,8 +61,8 @@ class HeldOut:
     def new_ensemble(self, chain: Chain) -> PosteriorEnsemble:
         """Return an empty ensemble for this set's examples."""
         with evaluating(chain.task):  # dropout draws no mask of training for this
-            shape = tuple(chain.task.predictive(self._batches[0]).shape[1:])
-        return PosteriorEnsemble(self.size, shape).to(chain.device)
+            law = chain.task.law_of(self._batches[0])
+        return PosteriorEnsemble.of(law, self.size).to(chain.device)
 
     @torch.no_grad()
     def add_draw(
@@ -88,14 +88,14 @@ class HeldOut:
         with evaluating(chain.task):
             shares = self.batches(chain.processes.rank, chain.processes.size)
             for i, (batch, index) in enumerate(shares):
-                predictions, nll = chain.evaluate("predictive_and_nll", batch)
+                predictions, *noise, nll = chain.evaluate("moments_and_nll", batch)
                 if i == 0:
                     probes = predictions.reshape(*nll.shape[:-1], -1)[..., :PROBES].double().cpu()
                 if nll.dim() == 1:
-                    predictions, nll = predictions[None], nll[None]
+                    predictions, nll, noise = predictions[None], nll[None], [v[None] for v in noise]
                 places = index.to(chain.device)
-                for chain_predictions, chain_nll in zip(predictions, nll, strict=True):
-                    ensemble.update(chain_predictions, chain_nll, places, weight)
+                for own in zip(predictions, nll, *noise, strict=True):
+                    ensemble.update(*own[:2], places, weight, *own[2:])
                 if totals is not None:
                     totals[:, places] += weight * predictions.to(totals.dtype)
         return probes

@@ -272,8 +272,7 @@ class KeptDraws:
             kept = total if self._writes else torch.zeros_like(total)
             self._totals[name] = kept.to(device)
         for name, saved in state["ensembles"].items():
-            shape = tuple(saved["total"].shape)
-            ensemble = PosteriorEnsemble(shape[0], shape[1:]).to(device)
+            ensemble = self.held_out[name].new_ensemble(self.chain)
             if self.chain.processes.first:
                 for key, value in saved.items():
                     setattr(ensemble, key, value.to(device))

@@ -16,7 +16,15 @@ from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.chain.selection import mismatched
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore, save_tensors
-from lightning_sgmcmc.posterior.predict import MEMORY, Load, ensemble, evaluate, num_examples
+from lightning_sgmcmc.posterior.law import PredictiveLaw
+from lightning_sgmcmc.posterior.predict import (
+    MEMORY,
+    Load,
+    cut,
+    ensemble,
+    evaluate,
+    num_examples,
+)
 
 
 class Posterior:
@@ -45,6 +53,7 @@ class Posterior:
         first = stores[0].load(self._draws[0][1])
         former = getattr(module, "former_names", {})
         given = {former.get(name, name): tensor for name, tensor in (constants | first).items()}
+        given.pop(None, None)
         for name, tensor in [*module.named_buffers(), *module.named_parameters()]:
             if name in given and is_lazy(tensor):
                 tensor.materialize(given[name].shape)
@@ -91,29 +100,32 @@ class Posterior:
             raise IndexError(f"the posterior has chains 0 to {self.num_chains - 1}, got {index}")
         return Posterior(self.module, [self.stores[index]])
 
-    def predict(self, x: Tensor, memory: int | str = MEMORY) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation over draws of the network's output.
+    def predict(self, x: Any, memory: int | str = MEMORY) -> PredictiveLaw:
+        """Return the law of the targets of inputs x given the data.
 
         Args:
-            x: What the module's ``forward`` takes, [B, ...].
+            x: What the module's ``law`` takes, [B, ...].
             memory: Working memory in bytes, or text such as ``"512 MiB"``: see
                 :class:`~lightning_sgmcmc.posterior.predict.Plan`.
-
-        Returns:
-            Two tensors [B, ...]. The deviation is that of the weights alone, without noise.
         """
-        found = ensemble(self.module, self.loads, self.weights, "forward", x, memory)
-        return found.mean.to(x.dtype), found.std.to(x.dtype)
+        return PredictiveLaw(self, x, memory)
 
+    @torch.no_grad()
     def predictive(self, batch: Any, memory: int | str = MEMORY) -> Prediction:
-        """Return the ensemble of ``module.predictive`` on a batch, with its log density.
+        """Return what the ensemble predicts for examples with known targets.
 
         Args:
-            batch: What ``predictive`` and ``nll`` take.
+            batch: What the module's ``nll`` takes.
             memory: As in :meth:`predict`.
+
+        Returns:
+            What the module's ``metrics`` takes, with the log density of the targets.
         """
-        method = "predictive_and_nll"
-        return ensemble(self.module, self.loads, self.weights, method, batch, memory)
+        law = type(self.module.law_of(cut(batch, slice(0, 1))))
+        method = "moments_and_nll"
+        found = ensemble(self.module, self.loads, self.weights, method, batch, memory, has_nll=True)
+        assert found.nll is not None
+        return Prediction(law, found.mean, found.std, found.noise, found.nll)
 
     def predictions(
         self, batch: Any, method: str = "predictive", memory: int | str = MEMORY

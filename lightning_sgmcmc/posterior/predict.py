@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_sgmcmc.chain import ChainStack, MethodOf, Task
 from lightning_sgmcmc.kernels import chosen
-from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior.fused import fused
 from lightning_sgmcmc.posterior.layout import ExamplesLast
 
@@ -216,6 +215,22 @@ def evaluate(
         del stack  # before the next draws are read
 
 
+class Averages(NamedTuple):
+    """Weighted averages over draws of outputs f, v and log p, in float64.
+
+    Attributes:
+        mean: sum_k w_k f_k, [B, ...].
+        std: Root of sum_k w_k (f_k - mean)^2, [B, ...].
+        noise: sum_k w_k v_k, None where the method returns no v.
+        nll: -log(sum_k w_k p_k), [B], None where the method returns no -log p.
+    """
+
+    mean: Tensor
+    std: Tensor
+    noise: Tensor | None
+    nll: Tensor | None
+
+
 def ensemble(
     module: Task,
     draws: Sequence[Load],
@@ -223,30 +238,36 @@ def ensemble(
     method: str,
     batch: Any,
     memory: int | str = MEMORY,
-) -> Prediction:
-    """Return the weighted average over draws, as PosteriorEnsemble does one draw at a time.
+    has_nll: bool = False,
+) -> Averages:
+    """Return the weighted averages over draws, as PosteriorEnsemble does one draw at a time.
 
     Args:
         module: See :class:`Plan`.
         draws: See :class:`Plan`.
         weights: Their weights, which sum to one, [number of draws], in float64.
-        method: Returns what is averaged and, if it is a pair, negative log-likelihoods of
-            examples; otherwise ``nll`` is 0.
+        method: Returns f, or a tuple of f, v if there is one, and -log p if ``has_nll``.
         batch: See :class:`Plan`.
         memory: See :class:`Plan`.
+        has_nll: Whether the last of the method's outputs is -log p of each example.
 
     Raises:
         ValueError: See :func:`evaluate`.
     """
     size = num_examples(batch)
-    mean = squares = log_density = torch.empty(0)
+    mean = squares = torch.empty(0)
+    noise = log_density = None
     for block in evaluate(module, draws, method, batch, memory):
-        f = block.outputs[0]
+        f, *others = block.outputs
         f = f.float() if f.dtype.itemsize < 4 else f
+        nll = others.pop() if has_nll else None
         if not mean.numel():
             mean = f.new_zeros(size, *f.shape[2:], dtype=torch.float64)
             squares, weights = torch.zeros_like(mean), weights.to(f.device)
-            log_density = mean.new_full((size,), -torch.inf)
+            if nll is not None:
+                log_density = mean.new_full((size,), -torch.inf)
+            if others:
+                noise = mean.new_zeros(size, *others[0].shape[2:])
         w, part = weights[block.draws], block.examples
         # The draws' own mean and squared deviations in their own type, joined in float64 with
         # those before (Chan, Golub, LeVeque 1983): nothing cancels, and little memory moves.
@@ -258,12 +279,19 @@ def ensemble(
             step = own - mean[part]
             mean[part] += step * (share / (before + share))
             squares[part] += deviations + step.square_() * (before * share / (before + share))
-        if len(block.outputs) > 1:
-            terms = torch.logsumexp(w.log()[:, None] - block.outputs[1].double(), 0)
+        if noise is not None:
+            noise[part] += _mean(w, others[0])
+        if nll is not None and log_density is not None:
+            terms = torch.logsumexp(w.log()[:, None] - nll.double(), 0)
             log_density[part] = torch.logaddexp(log_density[part], terms)
-        else:
-            log_density[part] = 0
-    return Prediction(mean, squares.sqrt(), -log_density)
+    return Averages(mean, squares.sqrt(), noise, None if log_density is None else -log_density)
+
+
+def _mean(weights: Tensor, values: Tensor) -> Tensor:
+    """Return sum_k w_k v_k, without going through draws that share one value."""
+    if values.stride(0) == 0:
+        return values[0] * weights.sum()
+    return torch.tensordot(weights.to(values.dtype), values, 1)
 
 
 def _moments(weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

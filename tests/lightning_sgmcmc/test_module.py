@@ -240,10 +240,10 @@ def test_loaded_posterior_predicts_what_the_run_did(tmp_path: Path) -> None:
     posterior = load_posterior(tmp_path, Toy())
     assert len(posterior) == 20
     batch = toy_data(2, 30)
-    mean, std = posterior.predict(batch[0])
+    found = posterior.predict(batch[0])
     ours = keeper(run).ensemble("test")
-    torch.testing.assert_close(mean[:, 0].double(), ours.mean, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(std[:, 0].double(), ours.std, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.mean, ours.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.epistemic_std, ours.epistemic_std, rtol=1e-4, atol=1e-5)
     prediction = posterior.predictive(batch)
     torch.testing.assert_close(prediction.nll, ours.nll, rtol=1e-6, atol=1e-6)
     # Draws weigh as their step sizes do.

@@ -144,7 +144,7 @@ def test_resumed_run_reports_the_same_ensemble(tmp_path: Path) -> None:
         predictions.append((keep.ensemble("test"), keep.num_draws, keep.history))
     assert predictions[0][1] == predictions[1][1] == 9
     assert torch.equal(predictions[0][0].mean, predictions[1][0].mean)
-    assert torch.equal(predictions[0][0].std, predictions[1][0].std)
+    assert torch.equal(predictions[0][0].epistemic_std, predictions[1][0].epistemic_std)
     assert predictions[0][2] == predictions[1][2]
     texts = [(tmp_path / n / "metrics.csv").read_text() for n in ("whole", "broken")]
     assert texts[0] == texts[1]

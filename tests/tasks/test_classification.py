@@ -91,7 +91,7 @@ def test_likelihood_and_prediction_by_hand() -> None:
     with torch.no_grad():
         torch.testing.assert_close(module.predictive((x, y)), expected)
         torch.testing.assert_close(module.nll((x, y)), nll)
-        both = module.predictive_and_nll((x, y))
+        both = module.moments_and_nll((x, y))
     torch.testing.assert_close(both[0], expected)
     torch.testing.assert_close(both[1], nll)
 
@@ -170,7 +170,7 @@ def test_a_run_from_the_command_line_says_it_all(
     assert {"weights", "reliability", "error", "entropy"} <= figures
     # The sizes that the data gave the network are those of its draws.
     x, y = blobs(300, 1)
-    p, _ = load_posterior(folder).predict(x)
+    p = load_posterior(folder).predict(x).mean
     error = 100 * float((p.argmax(1) != y).double().mean())
     assert error == pytest.approx(content["metrics"]["ensemble"]["error_percent"], abs=1)
 

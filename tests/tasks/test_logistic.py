@@ -15,7 +15,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior
-from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.metrics import Bernoulli, Prediction
 from tasks.experiments.logistic_hmc import sample_hmc, standard_error, with_intercept
 from tasks.laplace import laplace
 from tasks.logistic import LogisticRegression, logits, mean_gradient
@@ -207,7 +207,7 @@ def test_metrics_are_error_nll_and_brier() -> None:
     p = torch.tensor([0.9, 0.2, 0.6, 0.5], dtype=torch.float64)
     nll = torch.tensor([0.1, 0.2, 0.3, 0.6], dtype=torch.float64)
     y = torch.tensor([1.0, 1.0, 0.0, 1.0])
-    values = module.metrics(Prediction(p, torch.zeros(4), nll), (torch.zeros(4, 1), y))
+    values = module.metrics(Prediction(Bernoulli, p, torch.zeros(4), None, nll), (torch.zeros(4, 1), y))
     assert values["error_percent"] == 50
     assert values["nll"] == pytest.approx(0.3)
     assert values["brier"] == pytest.approx((0.01 + 0.64 + 0.36 + 0.25) / 4)

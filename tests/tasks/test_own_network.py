@@ -148,7 +148,7 @@ def test_a_run_from_the_shell_and_its_posterior(task: str, sets: Path, tmp_path:
         error = 100 * relative_l2_error(found.mean, y.double())
         assert ensemble["relative_l2_mean_percent"] == pytest.approx(float(error.mean()), rel=1e-5)
     assert ensemble["nll"] == pytest.approx(float(found.nll.mean()), rel=1e-4)
-    assert bool((found.std > 0).any())
+    assert bool((found.epistemic_std > 0).any())
 
 
 @pytest.mark.parametrize("task", MODULES)

@@ -171,16 +171,18 @@ def test_a_short_run_from_command_to_posterior(
     x, y = (torch.from_numpy(a).float() for a in data.arrays("test"))
     posterior = load_posterior(folder)
     assert len(posterior) == 4
-    mean, std = posterior.predict(x)
-    error = 100 * relative_l2_error(mean.double(), y.double())
+    prediction = posterior.predict(x)
+    mean = prediction.mean
+    error = 100 * relative_l2_error(mean, y.double())
     ensemble = results["metrics"]["ensemble"]
     assert ensemble["relative_l2_mean_percent"] == pytest.approx(float(error.mean()), rel=1e-5)
     assert ensemble["relative_l2_max_percent"] == pytest.approx(float(error.max()), rel=1e-5)
 
     constants = folder / "samples" / "chain0" / "constants.safetensors"
     former = {new: old for old, new in PDESource.former_names.items()}
-    save_file({former.get(k, k): v for k, v in load_file(constants).items()}, constants)
-    assert torch.equal(load_posterior(folder).predict(x)[0], mean)  # an earlier run
+    earlier = {former.get(k, k): v for k, v in load_file(constants).items()}
+    save_file(earlier | {former[None]: torch.zeros(2)}, constants)
+    assert torch.equal(load_posterior(folder).predict(x).mean, mean)  # an earlier run
 
     module = posterior.module
     assert isinstance(module, PDESource)
@@ -188,8 +190,13 @@ def test_a_short_run_from_command_to_posterior(
     assert module.sigma == pytest.approx(sigma, rel=1e-6)
     n = np.linalg.norm(y.numpy(), axis=1, keepdims=True) / np.sqrt(7320)
     active = np.abs(y.numpy()).max(0) > 0
-    width = 2 * 1.6448536 * np.sqrt(std.numpy()[:, active] ** 2 + (sigma * n) ** 2).mean()
+    of_weights = prediction.epistemic_std.numpy()
+    width = 2 * 1.6448536 * np.sqrt(of_weights[:, active] ** 2 + (sigma * n) ** 2).mean()
     assert ensemble["width_90"] == pytest.approx(width, rel=1e-4)
+    for percent in (50, 90, 95):
+        lower, upper = prediction.interval(percent / 100)
+        held = ((lower <= y) & (y <= upper))[:, active].double().mean()
+        assert ensemble[f"coverage_{percent}"] == pytest.approx(float(held), abs=1e-5)
 
     assert results["task_details"]["linear_least_squares"]["relative_l2_mean_percent"] < 1e-8
     figures = {path.stem for path in (folder / "figures").glob("*.png")}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior, load_posterior
-from lightning_sgmcmc.metrics import Prediction, gaussian_crps
+from lightning_sgmcmc.metrics import Normal, Prediction, gaussian_crps
 from tasks.regression import RegressionTask, output_profile
 from tests.toy import NUM_DATA, toy_data, trainer
 
@@ -247,7 +247,9 @@ def test_sigma_is_consistent_for_normal_residuals() -> None:
 
 def prediction(module: Scaled, x: Tensor, y: Tensor, spread: float) -> Prediction:
     mean = y + 0.1
-    return Prediction(mean=mean, std=torch.full_like(mean, spread), nll=module.nll((x, y)).detach())
+    noise = module.law(x).noise.detach()
+    nll = module.nll((x, y)).detach()
+    return Prediction(Normal, mean, torch.full_like(mean, spread), noise, nll)
 
 
 def test_bands_hold_the_noise() -> None:
@@ -276,7 +278,8 @@ def test_bands_leave_out_inactive_outputs() -> None:
     """Outputs that are always zero would be covered for nothing."""
     module, x, y = example(0.3)
     y[:, 3:] = 0
-    exact = Prediction(mean=y.clone(), std=torch.zeros_like(y), nll=module.nll((x, y)).detach())
+    exact = prediction(module, x, y, 0.0)
+    exact.mean = y.clone()
     exact.mean[:, :3] += 100.0
     everything = module.metrics(exact, (x, y))
     module.active = torch.tensor([True, True, True, False, False])

@@ -112,7 +112,7 @@ def test_errors_and_deviations_are_those_of_the_draws(trained: Path) -> None:
     deviations = 100 * np.linalg.norm(spread, axis=1) / np.linalg.norm(mean, axis=1)
     np.testing.assert_allclose(found["deviations_of_weights"], deviations, rtol=1e-3)
     module = posterior.module
-    noise = module.ensemble_sigma * float(module.flow_scale) * kappa.prod((1, 2)) ** (1 / GRID**2)
+    noise = module.sigma * float(module.flow_scale) * kappa.prod((1, 2)) ** (1 / GRID**2)
     z = np.abs(velocity - mean) / np.sqrt(spread**2 + noise[:, None] ** 2)
     flows = np.abs(velocity).max(0) > 0
     assert found["coverage_90"] == pytest.approx((z[:, flows] <= 1.645).mean(), abs=1e-3)

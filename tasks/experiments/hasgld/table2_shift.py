@@ -29,7 +29,6 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 #: SPE10 layers of a character, top and bottom.
 LAYERS = {"SPE10, smooth layers": (1, 35), "SPE10, channelised layers": (36, 85)}
-Z90 = 1.6448536269514722
 
 
 def panel(
@@ -83,16 +82,16 @@ def measure(posterior: Posterior, permeability: Array, velocity: Array) -> dict[
     ``rank_correlation`` is Spearman's between error and deviation over draws.
     """
     x = torch.from_numpy(permeability).float()
-    mean, spread = (t.double().numpy() for t in posterior.predict(x))
-    module: Any = posterior.module
-    noise = module.ensemble_sigma * module.noise_factors(x).double().numpy()
-    total = np.sqrt(spread**2 + noise**2)
+    prediction = posterior.predict(x)
+    mean, spread = prediction.mean.numpy(), prediction.epistemic_std.numpy()
+    total = prediction.std.numpy()
+    lower, upper = (ends.numpy() for ends in prediction.interval(0.9))
     size = np.linalg.norm(velocity, axis=1)
     errors = 100 * np.linalg.norm(mean - velocity, axis=1) / size
     of_weights = 100 * np.linalg.norm(spread, axis=1) / np.linalg.norm(mean, axis=1)
     flows = np.abs(velocity).max(0) > 0
     deviations = 100 * np.linalg.norm(total[:, flows], axis=1) / np.linalg.norm(mean, axis=1)
-    inside = np.abs(velocity - mean)[:, flows] <= Z90 * total[:, flows]
+    inside = ((lower <= velocity) & (velocity <= upper))[:, flows]
     return {
         "error_percent": float(errors.mean()),
         "deviation_of_weights_percent": float(of_weights.mean()),

@@ -134,7 +134,7 @@ def test_mc_predictions_are_averages_over_all_masks() -> None:
     assert ((found.mean - mean).abs() < 5 * (variance / num).sqrt()).all()
     fourth = chance @ (f - mean) ** 4
     error = ((fourth - variance**2) / num).sqrt()
-    assert ((found.std**2 - variance).abs() < 5 * error).all()
+    assert ((found.epistemic_std**2 - variance).abs() < 5 * error).all()
     spread = (chance @ density**2 - (chance @ density) ** 2).sqrt()
     assert (((-found.nll).exp() - chance @ density).abs() < 5 * spread / math.sqrt(num)).all()
 

@@ -6,25 +6,29 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_sgmcmc.metrics import PosteriorEnsemble
+from lightning_sgmcmc.metrics import Normal, PosteriorEnsemble
 
 
 def test_weighted_averages_over_draws_in_any_order_of_examples() -> None:
     rng = np.random.default_rng(0)
     draws = 1e4 + rng.standard_normal((7, 11, 3))
     nll = 50 + 30 * rng.standard_normal((7, 11))
+    noise = rng.uniform(1, 2, (7, 11, 1))
     weights = rng.uniform(0.1, 2, 7)
-    metric = PosteriorEnsemble(11, (3,))
-    for f, loss, w in zip(draws, nll, weights, strict=True):
+    metric = PosteriorEnsemble(11, (3,), Normal, (1,))
+    for f, loss, v, w in zip(*map(torch.from_numpy, (draws, nll, noise, weights)), strict=True):
         order = torch.from_numpy(rng.permutation(11))
         for part in order.split(4):
-            metric.update(torch.from_numpy(f)[part], torch.from_numpy(loss)[part], part, float(w))
+            metric.update(f[part], loss[part], part, float(w), v[part])
     result = metric.compute()
     share = weights / weights.sum()
     mean = np.einsum("k,kij->ij", share, draws)
     std = np.sqrt(np.einsum("k,kij->ij", share, (draws - mean) ** 2))
     np.testing.assert_allclose(result.mean, mean, rtol=1e-12)
-    np.testing.assert_allclose(result.std, std, rtol=1e-6)
+    np.testing.assert_allclose(result.epistemic_std, std, rtol=1e-6)
+    assert result.noise is not None and result.noise.shape == (11, 1)
+    total = np.sqrt(std**2 + np.einsum("k,kij->ij", share, noise))
+    np.testing.assert_allclose(result.std, total, rtol=1e-6)
     expected = -np.log(np.einsum("k,ki->i", share, np.exp(-(nll - nll.min(0)))))
     np.testing.assert_allclose(result.nll, expected + nll.min(0), rtol=1e-12)
 
@@ -35,23 +39,25 @@ def test_processes_join_to_the_whole() -> None:
     f, nll = torch.from_numpy(rng.random((4, 6))), torch.from_numpy(rng.random((4, 6)))
     index = torch.arange(6)
     whole, by_example, by_draw = (
-        PosteriorEnsemble(6),
-        [PosteriorEnsemble(6) for _ in range(2)],
-        [PosteriorEnsemble(6) for _ in range(2)],
+        PosteriorEnsemble(6, law=Normal, noise_shape=()),
+        [PosteriorEnsemble(6, law=Normal, noise_shape=()) for _ in range(2)],
+        [PosteriorEnsemble(6, law=Normal, noise_shape=()) for _ in range(2)],
     )
     for k in range(4):
-        whole.update(f[k], nll[k], index)
-        by_draw[k % 2].update(f[k], nll[k], index)
+        whole.update(f[k], nll[k], index, noise=f[k])
+        by_draw[k % 2].update(f[k], nll[k], index, noise=f[k])
         for rank in range(2):
-            by_example[rank].update(f[k][rank::2], nll[k][rank::2], index[rank::2])
+            part = index[rank::2]
+            by_example[rank].update(f[k][part], nll[k][part], part, noise=f[k][part])
     for parts in (by_example, by_draw):
-        joined = PosteriorEnsemble(6)
+        joined = PosteriorEnsemble(6, law=Normal, noise_shape=())
         joined.update(f[0], nll[0], index)
         for name, reduction in joined._reductions.items():
             stacked = torch.stack([getattr(p, name) for p in parts])
             setattr(joined, name, reduction(stacked))
-        for a, b in zip(whole.compute(), joined.compute(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+        a, b = whole.compute(), joined.compute()
+        for name in ("mean", "epistemic_std", "std", "nll"):
+            torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=1e-12, atol=1e-12)
 
 
 def test_an_example_without_draws_is_an_error() -> None:

@@ -120,22 +120,22 @@ def test_the_loops_answer_in_tiles_of_any_size(
     small_tiles(monkeypatch, *tile)
     found = draws.predictive(batch())
     torch.testing.assert_close(found.mean, expected.mean, rtol=1e-6, atol=0)
-    torch.testing.assert_close(found.std, expected.std, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(found.epistemic_std, expected.epistemic_std, rtol=1e-5, atol=1e-8)
     torch.testing.assert_close(found.nll, expected.nll, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.usefixtures("backend")
-def test_mean_and_deviation_of_the_networks_output(tmp_path: Path) -> None:
+def test_mean_and_deviation_of_what_the_ensemble_averages(tmp_path: Path) -> None:
     draws = posterior(tmp_path, Classifier())
     x = batch()[0]
     with torch.no_grad():
-        outputs = torch.stack([module(x) for module in draws]).double().numpy()
-    mean, std = draws.predict(x)
+        outputs = torch.stack([module(x).softmax(-1) for module in draws]).double().numpy()
+    found = draws.predict(x)
     weights = draws.weights.numpy()
     expected = np.average(outputs, axis=0, weights=weights)
     spread = np.sqrt(np.average((outputs - expected) ** 2, axis=0, weights=weights))
-    np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(std, spread, rtol=1e-5)
+    np.testing.assert_allclose(found.mean, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found.epistemic_std, spread, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("backend")
