@@ -50,7 +50,8 @@ class Probes:
 
     def __init__(self, chain: Chain) -> None:
         count = max(_FEWEST, _WEIGHTS // chain.num_chains)
-        places = spread_evenly(chain.state(0), count)
+        state = chain.state(0)
+        places = spread_evenly({name: state[name] for name in chain.moved}, count)
         self._places = list(places.values())
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
