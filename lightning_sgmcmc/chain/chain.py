@@ -128,7 +128,7 @@ class Chain:
         """Put every chain of this process where it starts, stacked if there are several."""
         self.processes = processes or Processes()
         if self.collapse_head and self.head is None:
-            self.head = CollapsedHead(self)
+            self.head = CollapsedHead(self.task, self.sampled, self.evaluate)
         before = self.processes.chains_before(self.num_chains)
         if self.stack is not None or (self.num_chains == 1 and not before):
             return
@@ -370,7 +370,8 @@ class Chain:
     def complete(self) -> None:
         """Give the states all their weights: a head that is integrated out is drawn here."""
         if self.head is not None:
-            self.head.draw()
+            states = {n: self.state(k) for k, n in enumerate(self.numbers)}
+            self.head.draw(self.minibatch(0), states, self.sampler.seed, self.steps)
 
     def state(self, index: int) -> dict[str, Tensor]:
         """Return the sampled weights of this process's chain number ``index``, by name."""

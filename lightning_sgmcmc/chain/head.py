@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.chain.task import Task
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import GaussianPrior, Prior
 from lightning_sgmcmc.priors.tensorwise import TensorwiseGaussianPrior
 from lightning_sgmcmc.target import Batch
 from lightning_sgmcmc.target.linear_head import Targets, collapsed_nll, draw_head, reduced
-
-if TYPE_CHECKING:
-    from lightning_sgmcmc.chain.chain import Chain
 
 # Spawn key of SeedSequence(seed) for the head of a state: (chain, this, step).
 _HEAD = 0x4EAD
@@ -33,27 +32,31 @@ class CollapsedHead:
     and the step.
 
     Args:
-        chain: The chain, before its sampler is built.
+        task: The task, which names its head.
+        sampled: Names of the sampled weights.
+        evaluate: Returns what a method of the task gives for a batch, under the chains' weights.
 
     Raises:
         ValueError: If the task has no such head, or it is not sampled as a whole.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        name = chain.task.head
+    def __init__(
+        self, task: Task, sampled: Collection[str], evaluate: Callable[[str, Batch], Any]
+    ) -> None:
+        self._task, self._evaluate = task, evaluate
+        name = task.head
         if name is None:
             raise ValueError(
-                f"{type(chain.task).__name__} has no head to integrate out: this takes a Gaussian "
+                f"{type(task).__name__} has no head to integrate out: this takes a Gaussian "
                 "likelihood whose mean is the output of a last linear layer, scaled by one number"
             )
-        parameters = dict(chain.task.named_parameters())
+        parameters = dict(task.named_parameters())
         #: The names of the head's weight and, if there is one, its bias.
         self.names = [n for n in (f"{name}.weight", f"{name}.bias") if n in parameters]
-        missing = sorted(set(self.names) - set(chain.sampled))
+        missing = sorted(set(self.names) - set(sampled))
         if missing:
             raise ValueError(f"collapse_head needs all of the head sampled, {missing[0]} is not")
-        if set(self.names) == set(chain.sampled):
+        if set(self.names) == set(sampled):
             raise ValueError("no weight is left to move when the head is integrated out")
         self._targets = torch.empty(0)
         self._reduced = Targets(self._targets, self._targets, 0)
@@ -62,7 +65,7 @@ class CollapsedHead:
     def bind(self, batch: Batch) -> None:
         """Take in the whole training set."""
         with torch.no_grad():
-            targets, log_units = self.chain.task.head_targets(batch)
+            targets, log_units = self._task.head_targets(batch)
         self._targets = targets.double()
         self._reduced = reduced(self._targets, torch.finfo(targets.dtype).eps)
         # log |dy / dt| of every example, D log s_i, so that the potential is that of y.
@@ -75,7 +78,7 @@ class CollapsedHead:
         Raises:
             ValueError: If the head's prior is not a Gaussian of mean 0.
         """
-        own = dict(self.chain.task.named_parameters())
+        own = dict(self._task.named_parameters())
         prior = prior.restricted_to(self.names)
         head = [own[name].detach() for name in self.names]
         prior.attach(head, names=self.names)
@@ -96,28 +99,31 @@ class CollapsedHead:
 
     def nll(self, batch: Batch) -> Tensor:
         """Return -log p(Y | w) / N, [1] or [K, 1] in float64, for the whole training set."""
-        features, log_sigma = self.chain.evaluate("head_features", batch)
+        features, log_sigma = self._evaluate("head_features", batch)
         value = collapsed_nll(features, log_sigma, self._reduced, self._precision)
         return ((value + self._log_units) / len(self._targets))[..., None]
 
     @torch.no_grad()
-    def draw(self) -> None:
-        """Give the head of every chain a draw from its conditional at the present weights."""
-        chain = self.chain
-        assert chain.stream is not None
-        features, log_sigma = chain.evaluate("head_features", chain.stream.at(0))
-        for k, number in enumerate(chain.numbers):
-            state = chain.state(k)
-            weight = state[self.names[0]]
-            rows = (features, log_sigma) if chain.stack is None else (features[k], log_sigma[k])
-            normal = self._normal(number, torch.Size([len(weight), len(self._precision)]))
-            drawn = draw_head(*rows, self._targets, self._precision, normal)
-            weight.copy_(drawn[:, : weight.shape[1]])
-            if len(self.names) > 1:
-                state[self.names[1]].copy_(drawn[:, -1])
+    def draw(
+        self, batch: Batch, states: Mapping[int, Mapping[str, Tensor]], seed: int, step: int
+    ) -> None:
+        """Give the head of every chain a draw from its conditional at the present weights.
 
-    def _normal(self, chain: int, shape: torch.Size) -> Tensor:
-        """Return the standard normal numbers of a chain's head at the present step."""
-        key = (chain, _HEAD, self.chain.steps)
-        seed = np.random.SeedSequence(self.chain.sampler.seed, spawn_key=key).generate_state(1)
-        return NoiseStream([self._targets.new_empty(shape)], int(seed[0])).normal()[0]
+        Args:
+            batch: The whole training set.
+            states: The weights of each chain by its number; the head's are overwritten.
+            seed: Seed of the run.
+            step: Steps that the chains have taken.
+        """
+        features, log_sigma = self._evaluate("head_features", batch)
+        features = features.reshape(len(states), *features.shape[-2:])
+        log_sigma = log_sigma.reshape(-1).expand(len(states))
+        for phi, log_s, (chain, state) in zip(features, log_sigma, states.items(), strict=True):
+            weight = state[self.names[0]]
+            sequence = np.random.SeedSequence(seed, spawn_key=(chain, _HEAD, step))
+            like = self._targets.new_empty(len(weight), len(self._precision))
+            normal = NoiseStream([like], int(sequence.generate_state(1)[0])).normal()[0]
+            drawn = draw_head(phi, log_s, self._targets, self._precision, normal)
+            weight.copy_(drawn[:, : weight.shape[1]])
+            for bias in self.names[1:]:
+                state[bias].copy_(drawn[:, -1])

@@ -120,30 +120,25 @@ def output_layer(net: nn.Module, x: Tensor) -> str | None:
     Returns:
         None if there is no such layer, or its weights serve elsewhere in the net too.
     """
-    found: dict[int, str] = {}
-    outputs: list[Tensor] = []
+    calls: list[tuple[str, Tensor]] = []
 
-    def note(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: object, output: Tensor) -> None:
-            outputs.append(output)
-            found[id(output)] = name
+    def note(name: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda layer, inputs, output: calls.append((name, output))
 
-        return hook
-
-    layers = [(n, m) for n, m in net.named_modules() if type(m) is nn.Linear]
+    layers = [(name, part) for name, part in net.named_modules() if type(part) is nn.Linear]
     handles = [layer.register_forward_hook(note(name)) for name, layer in layers]
     try:
         with torch.no_grad():
-            name = found.get(id(net(x)))
+            result = net(x)
     finally:
         for handle in handles:
             handle.remove()
+    name = next((name for name, output in calls if output is result), None)
     if name is None:
         return None
     used = [id(p) for _, p in net.named_parameters(remove_duplicate=False)]
-    layer = net.get_submodule(name)
-    once = all(used.count(id(p)) == 1 for p in layer.parameters())
-    return name if once and len(outputs) == len(found) else None
+    shared = any(used.count(id(p)) > 1 for p in net.get_submodule(name).parameters())
+    return None if shared or [n for n, _ in calls].count(name) > 1 else name
 
 
 def features_of(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
