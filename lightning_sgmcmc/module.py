@@ -69,6 +69,8 @@ class SGMCMCModule(Task, L.LightningModule):
             rest stays as it is. None samples all.
         pretrained: File whose weights ``net`` starts from: see
             :func:`~lightning_sgmcmc.chain.selection.load_pretrained`.
+        collapse_head: Integrate the last linear layer out and draw it exactly at every draw, for
+            tasks that declare it: see :class:`~lightning_sgmcmc.chain.head.CollapsedHead`.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -95,6 +97,7 @@ class SGMCMCModule(Task, L.LightningModule):
         starts: Starts | None = None,
         sample: Sequence[str] | None = None,
         pretrained: str | None = None,
+        collapse_head: bool = False,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -128,6 +131,7 @@ class SGMCMCModule(Task, L.LightningModule):
             pretrained=pretrained,
             num_data=num_data,
             freezes=freeze_preconditioner,
+            collapse_head=collapse_head,
         )
         step_size = StepSize(step_fraction, curvature_batches, max_gradient_noise)
         self.adaptation = Adaptation(self.chain, step_size, self._curvature_sample)
@@ -207,6 +211,7 @@ class SGMCMCModule(Task, L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the mean NLL of the current weights."""
+        self.chain.complete()
         nll = self.chain.evaluate("nll", batch)
         self.log("val/nll", nll.mean(), batch_size=nll.shape[-1], sync_dist=True)
 

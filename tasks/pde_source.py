@@ -84,9 +84,9 @@ class PDESource(DarcySurrogate):
         """Return scaled sources, [B, 1, ny, nx]."""
         return (x / self.input_scale).unsqueeze(1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the velocities [B, edges] for sources [B, ny, nx]."""
-        return super().forward(x) * self.output_scale
+    def in_units(self, output: Tensor) -> Tensor:
+        """Return velocities [B, edges]."""
+        return output * self.output_scale
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return ||u(x)|| / sqrt(D), [B, 1], from the strengths of the two sources in x."""

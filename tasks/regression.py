@@ -13,6 +13,7 @@ from lightning_sgmcmc import Sampler
 from lightning_sgmcmc.metrics import Normal, Prediction, band_metrics, relative_l2_error
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.target.linear_head import features_of, output_layer
 from tasks.networks import CALIBRATION, fit_network, training_set
 
 Batch = tuple[Tensor, Tensor]
@@ -108,10 +109,41 @@ class RegressionTask(SGMCMCModule):
         """Return what the network sees of inputs x [B, ...]."""
         return x
 
+    def in_units(self, output: Tensor) -> Tensor:
+        """Return the network's outputs [B, D] in the units of y, by an affine map of each."""
+        return output
+
     def forward(self, x: Tensor) -> Tensor:
         """Return f(x), [B, D], in the units of y."""
-        result: Tensor = self.net(self.network_inputs(x))
-        return result
+        return self.in_units(self.net(self.network_inputs(x)))
+
+    def head_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return t [N, D] and log s [N] with y_i = shift + s_i t_i, t_i ~ N(W phi_i, sigma^2 I).
+
+        Raises:
+            ValueError: If outputs are scaled by several numbers, for which one factor does not do.
+        """
+        x, y = batch
+        n = self.noise_factors(x)
+        shift = self.in_units(torch.zeros_like(y[:1]))
+        scale = self.in_units(torch.ones_like(y[:1])) - shift
+        if n.shape[1] != 1 or bool((scale != scale[:, :1]).any()):
+            raise ValueError(
+                "collapse_head needs the same scale and noise in all outputs: "
+                "set noise_by_output to false"
+            )
+        return (y - shift) / n, n[:, 0].log()
+
+    def head_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the head's inputs [N, p] in units of the noise shape, and log sigma []."""
+        x, y = batch
+        assert self.head is not None
+        layer = self.get_submodule(self.head)
+        assert isinstance(layer, nn.Linear)
+        features = features_of(layer, lambda: self.net(self.network_inputs(x)))
+        zero = torch.zeros_like(y[:1, :1])
+        scale = self.in_units(zero + 1) - self.in_units(zero)
+        return features * scale / self.noise_factors(x), self.log_noise
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return n(x) of each example, [B, 1], in the units of y."""
@@ -194,6 +226,7 @@ class RegressionTask(SGMCMCModule):
         if examples is not None:
             x, y = examples
             self._fit_network(x[:CALIBRATION].to(self.device), y.shape[1])
+            self._find_head(x[:2].to(self.device))
         super().setup(stage)
         if stage != "fit":
             return
@@ -209,6 +242,16 @@ class RegressionTask(SGMCMCModule):
 
     def _fit_network(self, x: Tensor, outputs: int) -> None:
         fit_network(self.net, self.network_inputs(x), outputs)
+
+    def _find_head(self, x: Tensor) -> None:
+        """Take the linear layer whose output is the network's for the head."""
+        if self.chain.collapse_head and self.noise in FOLLOWING:
+            raise ValueError(
+                f'collapse_head needs a noise that residuals do not set: let it be "learned" or a '
+                f"number, not {self.noise!r}"
+            )
+        name = output_layer(self.net, self.network_inputs(x))
+        self.head = None if name is None else f"net.{name}".rstrip(".")
 
     def _held_out(self) -> Iterable[Batch]:
         data = self.trainer.datamodule  # type: ignore[attr-defined]

@@ -81,9 +81,9 @@ class UCIRegression(RegressionTask):
         """Return standardised features, [B, D]."""
         return (x - self.x_mean) / self.x_scale
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the predicted target [B, 1] for features [B, D], in the table's units."""
-        return self.y_mean + self.y_scale * super().forward(x)
+    def in_units(self, output: Tensor) -> Tensor:
+        """Return the predicted target [B, 1] in the table's units."""
+        return self.y_mean + self.y_scale * output
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""

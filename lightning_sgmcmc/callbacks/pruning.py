@@ -60,8 +60,10 @@ class GradualPruning(L.Callback):
         """Refuse pruning that would go on after burn-in.
 
         Raises:
-            ValueError: If ``stop`` lies after the end of burn-in.
+            ValueError: If ``stop`` lies after the end of burn-in, or a head is integrated out.
         """
+        if chain.collapse_head:
+            raise ValueError("a head that is integrated out cannot be pruned: drop one of the two")
         burn_in = chain.draws.burn_in
         if self.stop > burn_in:
             raise ValueError(

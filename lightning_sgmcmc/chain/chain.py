@@ -17,12 +17,14 @@ from lightning_sgmcmc import steps
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chain.head import CollapsedHead
 from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
 from lightning_sgmcmc.chain.stack import ChainStack, holding
 from lightning_sgmcmc.chain.starts import Starts, starts
 from lightning_sgmcmc.chain.task import Task
+from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler, Stacked
 from lightning_sgmcmc.samplers.gradients import present_gradients
 from lightning_sgmcmc.target import (
@@ -69,11 +71,14 @@ class Chain:
         pretrained: File whose weights the network starts from.
         num_data: N; None takes the length of the training set.
         freezes: Whether C is frozen where burn-in ends.
+        collapse_head: Integrate the task's head out, and draw it exactly at every draw: see
+            :class:`~lightning_sgmcmc.chain.head.CollapsedHead`.
 
     Attributes:
         steps: Steps taken, the optimizer's included.
         last_loss: Mean loss of the last minibatch, [] or [K].
         draw_weight: Weight in averages of the state that the last step made.
+        head: The head that is integrated out; None for none.
         stream: The minibatch stream; None where a loader of another kind is used.
         loader: What :meth:`bind` was given.
         auto_gradients: Whether the gradient estimator is to be chosen, and has not been.
@@ -97,6 +102,7 @@ class Chain:
         pretrained: str | None = None,
         num_data: int | None = None,
         freezes: bool = True,
+        collapse_head: bool = False,
     ) -> None:
         self.task, self.draws, self.freezes = task, draws, freezes
         self.num_chains, self._num_data = num_chains, num_data
@@ -121,6 +127,8 @@ class Chain:
         self._optimizers: list[Optimizer] = []
         self._schedulers: list[LRScheduler] = []
         self._selected: list[str] | None = None
+        self.head: CollapsedHead | None = None
+        self.collapse_head = collapse_head
         self._prepared = self._one_network = False
 
     # Before the first step.
@@ -145,6 +153,8 @@ class Chain:
     def place(self, processes: Processes | None = None) -> None:
         """Put every chain of this process where it starts, stacked if there are several."""
         self.processes = processes or Processes()
+        if self.collapse_head and self.head is None:
+            self.head = CollapsedHead(self.task, self.sampled, self.evaluate)
         before = self.processes.chains_before(self.num_chains)
         if self.stack is not None or (self.num_chains == 1 and not before):
             return
@@ -164,6 +174,8 @@ class Chain:
 
     def build(self) -> tuple[list[Optimizer], list[LRScheduler]]:
         """Build the sampler and, if there is one, the burn-in optimizer, each with its schedule."""
+        if self.head is not None:  # before the sampler, which may share its preconditioner
+            self.head.take_prior(self._whole_prior())
         self._sampler = sampler = self._build_sampler()
         sampler.set_first_chain(sampler.chain + self.processes.chains_before(self.num_chains))
         self._optimizers, self._schedulers = [sampler], [self._make_schedule(sampler)]
@@ -176,13 +188,22 @@ class Chain:
     def _build_sampler(self) -> Sampler:
         if self.stack is None:
             own = dict(self.task.named_parameters())
-            return self._make_sampler([(name, own[name]) for name in self.sampled])
-        named = list(zip(self.stack.names, self.stack.weights, strict=True))
-        alone = self._make_sampler([(n, nn.Parameter(p.detach()[0])) for n, p in named])
+            return self._sampler_of([(name, own[name]) for name in self.moved])
+        weights = dict(zip(self.stack.names, self.stack.weights, strict=True))
+        named = [(name, weights[name]) for name in self.moved]
+        alone = self._sampler_of([(n, nn.Parameter(p.detach()[0])) for n, p in named])
         if alone.unstackable is None:
-            return self._make_sampler(Stacked(named))
+            return self._sampler_of(Stacked(named))
         rank_zero_info(f"Note: the {self.num_chains} chains run in turn: {alone.unstackable}")
-        return ChainsInTurn(self._make_sampler, named)
+        return ChainsInTurn(self._sampler_of, named)
+
+    def _sampler_of(self, named: list[Any]) -> Sampler:
+        """Return a sampler of some of the weights, with the part of the prior that is theirs."""
+        sampler = self._make_sampler(named)
+        if self.head is not None:
+            sampler.prior = sampler.prior.restricted_to(self.moved)
+            sampler.prior.attach(sampler.params, sampler.chain_dims, self.moved)
+        return sampler
 
     def bind(self, loader: Any) -> None:
         """Give the sampler N and its target, and a minibatch stream the chains' seeds and shards.
@@ -210,8 +231,18 @@ class Chain:
         sampler.batch_size = checks.batch_size(loader, processes.size)
         checks.check_batches(sampler, self.stream)
         checks.check_gradients(sampler, self.gradients, self.stream)
+        if self.head is not None:
+            checks.check_collapsed(sampler, self.stream, processes)
+            self.head.bind(self.minibatch(0))
         self._attach_target()
         checks.check_freezing(sampler, self.draws, self.freezes)
+
+    def _whole_prior(self) -> Prior:
+        """Return the prior of all sampled weights, the head's included."""
+        own = dict(self.task.named_parameters())
+        alone = self._make_sampler([(name, own[name]) for name in self.sampled])
+        alone.prior.check()
+        return alone.prior
 
     def _attach_target(self) -> None:
         """Make the target with all that the sampler needs, and attach it."""
@@ -219,7 +250,7 @@ class Chain:
         reduce = processes.average_ if processes.size > 1 else None
         assert sampler.num_data is not None
         self.target = target = Target(
-            lambda batch: self.evaluate("nll", batch, self.own_batches),
+            self._nll,
             sampler.params,
             sampler.num_data,
             sampler.prior,
@@ -349,7 +380,7 @@ class Chain:
         assert self.target is not None
         self.target.use(batch)
         with self.target.recording():
-            loss: Tensor = self.evaluate("nll", batch, self.own_batches).mean(-1)
+            loss = self._nll(batch).mean(-1)
             backward(loss.sum())
         return loss
 
@@ -364,6 +395,13 @@ class Chain:
         if correction is not None:
             with torch.no_grad():
                 torch._foreach_add_(present_gradients(self.sampler.params), correction)
+
+    def _nll(self, batch: Batch) -> Tensor:
+        """Return the negative log-likelihood that the chain moves under, [B] or [K, B]."""
+        if self.head is not None:
+            return self.head.nll(batch)
+        nll: Tensor = self.evaluate("nll", batch, self.own_batches)
+        return nll
 
     def _weight(self) -> float:
         """Return the weight of the state that a step has just made: that step's size."""
@@ -404,6 +442,12 @@ class Chain:
             finally:
                 self._one_network = False
 
+    def complete(self) -> None:
+        """Give the states all their weights: a head that is integrated out is drawn here."""
+        if self.head is not None:
+            states = {n: self.state(k) for k, n in enumerate(self.numbers)}
+            self.head.draw(self.minibatch(0), states, self.sampler.seed, self.steps)
+
     def state(self, index: int) -> dict[str, Tensor]:
         """Return the sampled weights of this process's chain number ``index``, by name."""
         if self.stack is not None:
@@ -436,6 +480,12 @@ class Chain:
         if self._selected is None:
             self._selected = sampled_names(self.task, self._sample)
         return self._selected
+
+    @property
+    def moved(self) -> list[str]:
+        """The names of the weights that the sampler moves: all sampled ones but a collapsed head."""
+        head = self.head.names if self.head is not None else ()
+        return [name for name in self.sampled if name not in head]
 
     @property
     def device(self) -> torch.device:

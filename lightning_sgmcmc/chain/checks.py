@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from lightning_sgmcmc.chain.batches import BatchStream
+from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.samplers import Sampler
 from lightning_sgmcmc.target import GradientEstimator
@@ -95,6 +96,29 @@ def check_gradients(
         raise ValueError(
             f"{sampler.name} counts the noise of plain minibatches in its law, which {gradients!r} "
             "would take away: leave it out, or choose another sampler"
+        )
+
+
+def check_collapsed(sampler: Sampler, stream: BatchStream | None, processes: Processes) -> None:
+    """Raise ValueError where a head cannot be integrated out."""
+    if stream is None or stream.sampling != "full":
+        raise ValueError(
+            'collapse_head needs the whole data at every step: train on a BatchStream with '
+            'sampling="full"'
+        )
+    if processes.size > 1:
+        raise ValueError(
+            "collapse_head has no data-parallel form: use --trainer.strategy chains instead of ddp"
+        )
+    if sampler.temperature != 1:
+        raise ValueError(
+            f"collapse_head needs temperature 1, got {sampler.temperature:g}: at another one the "
+            "other weights do not follow the collapsed potential"
+        )
+    if "per_example" in sampler.needs:
+        raise ValueError(
+            f"collapse_head couples all examples, so that {sampler.preconditioner!r} has no "
+            "gradients of single ones: choose another preconditioner"
         )
 
 

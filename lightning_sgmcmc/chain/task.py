@@ -115,6 +115,22 @@ class Task(Report, nn.Module):
         nll = -law.log_density(batch[1]) if self.states_law else self.nll(batch)
         return (law.mean, nll) if law.noise is None else (law.mean, law.noise, nll)
 
+    #: Name of the linear layer that can be integrated out, "net.4" for instance; None where there is
+    #: none. A task that names one defines :meth:`head_targets` and :meth:`head_features`.
+    head: str | None = None
+
+    def head_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return t [N, D] and log s [N] with y_i = shift + s_i t_i, t_i ~ N(W phi_i, sigma^2 I).
+
+        Args:
+            batch: The whole training set.
+        """
+        raise TypeError(f"{type(self).__name__} must define head_targets(batch)")
+
+    def head_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the features phi [N, p], the bias' last, and log sigma [], at the current weights."""
+        raise TypeError(f"{type(self).__name__} must define head_features(batch)")
+
     #: Uniform numbers that :meth:`draw_labels` takes for one example.
     label_uniforms: int = 1
 

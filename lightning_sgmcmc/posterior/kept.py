@@ -97,6 +97,7 @@ class KeptDraws:
         weight = chain.draw_weight
         self.num_draws += 1
         self._weights.append(weight)
+        chain.complete()
         chain.task.on_draw(weight)
         states = [chain.state(k) for k in range(len(self._stores))]
         if self.budget and (self.num_draws - 1) % self._stride == 0:
@@ -174,6 +175,7 @@ class KeptDraws:
 
         For several chains, the mean over the chains of each one's metrics.
         """
+        self.chain.complete()
         if self.chain.stack is None:
             return self._measure_one(name)
         rows = []

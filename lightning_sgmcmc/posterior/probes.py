@@ -69,7 +69,8 @@ class Probes:
 
     def __init__(self, chain: Chain, probes: Batch | None = None) -> None:
         count = max(_FEWEST, _WEIGHTS // chain.num_chains)
-        places = spread_evenly(chain.state(0), count)
+        state = chain.state(0)
+        places = spread_evenly({name: state[name] for name in chain.moved}, count)
         self._places, self._probes, self._sliced = list(places.values()), probes, False
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)

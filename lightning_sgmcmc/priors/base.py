@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -43,6 +44,10 @@ class Prior(ABC):
             names: Their names, None where they are not known.
         """
         self.chain_dims, self.frozen = chain_dims, False
+
+    def restricted_to(self, names: Sequence[str]) -> Prior:
+        """Return a copy for some of the parameters, which the others' absence does not disturb."""
+        return copy.copy(self)
 
     def check(self) -> None:  # noqa: B027
         """Raise ValueError if the prior does not fit the parameters; called before each step."""

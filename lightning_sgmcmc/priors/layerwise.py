@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -63,6 +64,13 @@ class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
                 self.default if pattern is None else self.patterns[pattern]  # type: ignore[misc]
                 for pattern in deciding
             ]
+
+    def restricted_to(self, names: Sequence[str]) -> LayerwiseGaussianPrior:
+        """Return a copy with the patterns that decide for one of the names."""
+        deciding = {next((p for p in self.patterns if fnmatchcase(n, p)), None) for n in names}
+        restricted = copy.copy(self)
+        restricted.patterns = {p: v for p, v in self.patterns.items() if p in deciding}
+        return restricted
 
     def check(self) -> None:
         """Raise ValueError if patterns and names do not fit."""

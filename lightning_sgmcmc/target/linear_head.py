@@ -1,0 +1,161 @@
+"""A linear layer under a Gaussian likelihood and prior: integrated out, and drawn exactly.
+
+Targets t_i in R^D of N examples, features phi_i in R^p and a head W [D, p],
+
+    t_i ~ N(W phi_i, sigma^2 I),    W_dk ~ N(0, 1 / lambda_k) independently.
+
+Given the features, the D rows of W are independent and share one p x p matrix,
+A = Phi' Phi + sigma^2 Lambda, with Phi [N, p] and Lambda = diag(lambda):
+
+    W_d ~ N(A^-1 Phi' t_d, sigma^2 A^-1)                    (Bishop 2006, eq. 3.49 to 3.51)
+    -log p(T | Phi, sigma) = (D/2) (log det A - log det Lambda + 2 (N - p) log sigma + N log 2 pi)
+        + sum_d (||t_d - Phi m_d||^2 / sigma^2 + m_d' Lambda m_d) / 2,    m_d = A^-1 Phi' t_d
+
+(eq. 3.86). The sum over d depends on T through T T' alone: :func:`reduced` gives fewer columns with
+the same T T'. The matrices are factorised in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Targets(NamedTuple):
+    """Columns R [N, r] with T T' = R R' + S for targets T [N, D], in float64.
+
+    Attributes:
+        columns: R.
+        rest: Trace of S, which no larger than the rounding of T is left out; [].
+        outputs: D.
+    """
+
+    columns: Tensor
+    rest: Tensor
+    outputs: int
+
+
+def reduced(targets: Tensor, eps: float) -> Targets:
+    """Return as few columns as hold the targets' second moments.
+
+    Args:
+        targets: T, [N, D] in float64.
+        eps: Relative precision that T was given in; parts below eps ||T|| are left out.
+    """
+    count, outputs = targets.shape
+    if outputs <= count:
+        return Targets(targets, targets.new_zeros(()), outputs)
+    values, vectors = torch.linalg.eigh(targets @ targets.mT)
+    values = values.clamp_min(0)
+    small = values.cumsum(0) <= eps**2 * values.sum()
+    columns = vectors[:, ~small] * values[~small].sqrt()
+    return Targets(columns, values[small].sum(), outputs)
+
+
+def collapsed_nll(
+    features: Tensor, log_sigma: Tensor, targets: Targets, precision: Tensor
+) -> Tensor:
+    """Return -log p(T | Phi, sigma), the head integrated out, [...] in float64.
+
+    Args:
+        features: Phi, [..., N, p].
+        log_sigma: [...].
+        targets: What :func:`reduced` made of T.
+        precision: lambda, [p].
+
+    Returns:
+        NaN where A cannot be factorised, which a sampler takes for a potential of infinity.
+    """
+    phi, log_sigma = features.double(), log_sigma.double()
+    count, width = phi.shape[-2:]
+    root, mean = _conditional(phi, log_sigma, targets.columns, precision)
+    misfit = (targets.columns - phi @ mean).square().sum((-2, -1)) + targets.rest
+    penalty = (precision[:, None] * mean.square()).sum((-2, -1))
+    log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - precision.log().sum()
+    constant = 2 * (count - width) * log_sigma + count * math.log(2 * math.pi)
+    quadratic = misfit * torch.exp(-2 * log_sigma) + penalty
+    return 0.5 * (targets.outputs * (log_det + constant) + quadratic)
+
+
+def draw_head(
+    features: Tensor, log_sigma: Tensor, targets: Tensor, precision: Tensor, normal: Tensor
+) -> Tensor:
+    """Return W ~ p(W | T, Phi, sigma), [..., D, p] in float64.
+
+    Args:
+        features: Phi, [..., N, p].
+        log_sigma: [...].
+        targets: T, [N, D] in float64.
+        precision: lambda, [p].
+        normal: Standard normal numbers [..., D, p].
+    """
+    phi, log_sigma = features.double(), log_sigma.double()
+    root, mean = _conditional(phi, log_sigma, targets, precision)
+    spread = torch.linalg.solve_triangular(root.mT, normal.double().mT, upper=True)
+    return (mean + log_sigma.exp()[..., None, None] * spread).mT
+
+
+def _conditional(
+    phi: Tensor, log_sigma: Tensor, targets: Tensor, precision: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the Cholesky factor of A, [..., p, p], and the means m, [..., p, D]."""
+    ridge = torch.exp(2 * log_sigma)[..., None, None] * torch.diag(precision)
+    root, failed = torch.linalg.cholesky_ex(phi.mT @ phi + ridge)
+    root = torch.where((failed == 0)[..., None, None], root, math.nan)
+    half = torch.linalg.solve_triangular(root, phi.mT @ targets, upper=False)
+    return root, torch.linalg.solve_triangular(root.mT, half, upper=True)
+
+
+def output_layer(net: nn.Module, x: Tensor) -> str | None:
+    """Return the name in ``net`` of the linear layer whose output the net returns as it is.
+
+    Args:
+        net: Any network; itself the layer if the name is empty.
+        x: Inputs that it takes.
+
+    Returns:
+        None if there is no such layer, or its weights serve elsewhere in the net too.
+    """
+    calls: list[tuple[str, Tensor]] = []
+
+    def note(name: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda layer, inputs, output: calls.append((name, output))
+
+    layers = [(name, part) for name, part in net.named_modules() if type(part) is nn.Linear]
+    handles = [layer.register_forward_hook(note(name)) for name, layer in layers]
+    try:
+        with torch.no_grad():
+            result = net(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    name = next((name for name, output in calls if output is result), None)
+    if name is None:
+        return None
+    used = [id(p) for _, p in net.named_parameters(remove_duplicate=False)]
+    shared = any(used.count(id(p)) > 1 for p in net.get_submodule(name).parameters())
+    return None if shared or [n for n, _ in calls].count(name) > 1 else name
+
+
+def features_of(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
+    """Return the inputs of the linear layer whose output ``run`` returns, without that layer's cost.
+
+    A column of ones follows where the layer has a bias, so that its outputs are features times the
+    head [weight, bias].
+
+    Args:
+        layer: The layer.
+        run: Evaluates the network on a batch.
+    """
+    layer.forward = lambda x: x  # type: ignore[method-assign]
+    try:
+        features = run()
+    finally:
+        del layer.forward
+    if layer.bias is None:
+        return features
+    return torch.cat([features, torch.ones_like(features[..., :1])], dim=-1)
