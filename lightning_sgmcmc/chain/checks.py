@@ -80,7 +80,7 @@ def check_collapsed(sampler: Sampler, stream: BatchStream | None, processes: Pro
     """Raise ValueError where a head cannot be integrated out."""
     if stream is None or stream.sampling != "full":
         raise ValueError(
-            'collapse_head needs the whole data at every step: train on a BatchStream with '
+            "collapse_head needs the whole data at every step: train on a BatchStream with "
             'sampling="full"'
         )
     if processes.size > 1:
