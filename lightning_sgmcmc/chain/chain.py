@@ -483,7 +483,7 @@ class Chain:
 
     @property
     def moved(self) -> list[str]:
-        """The names of the weights that the sampler moves: all sampled ones but a collapsed head."""
+        """The names of the weights that the sampler moves: sampled, and of no collapsed head."""
         head = self.head.names if self.head is not None else ()
         return [name for name in self.sampled if name not in head]
 

@@ -88,7 +88,8 @@ class CollapsedHead:
             variances = prior.variances(head)
         else:
             raise ValueError(
-                f"collapse_head needs a Gaussian prior of mean 0 over {self.names[0]}, not {prior!r}"
+                f"collapse_head needs a Gaussian prior of mean 0 over {self.names[0]}, "
+                f"got {prior!r}"
             )
         self._precision = torch.cat(
             [

@@ -96,7 +96,8 @@ def draw_head(
     phi, log_sigma = features.double(), log_sigma.double()
     root, mean = _conditional(phi, log_sigma, targets, precision)
     spread = torch.linalg.solve_triangular(root.mT, normal.double().mT, upper=True)
-    return (mean + log_sigma.exp()[..., None, None] * spread).mT
+    head: Tensor = (mean + log_sigma.exp()[..., None, None] * spread).mT
+    return head
 
 
 def _conditional(
@@ -142,7 +143,7 @@ def output_layer(net: nn.Module, x: Tensor) -> str | None:
 
 
 def features_of(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
-    """Return the inputs of the linear layer whose output ``run`` returns, without that layer's cost.
+    """Return the inputs of the linear layer whose output ``run`` returns, without its cost.
 
     A column of ones follows where the layer has a bias, so that its outputs are features times the
     head [weight, bias].
@@ -151,7 +152,7 @@ def features_of(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
         layer: The layer.
         run: Evaluates the network on a batch.
     """
-    layer.forward = lambda x: x  # type: ignore[method-assign]
+    layer.forward = lambda x: x
     try:
         features = run()
     finally:

@@ -46,7 +46,7 @@ SIZES = [(9, 4, 3), (5, 8, 2), (4, 3, 11)]
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("sigma", [1.0, 1e-3])
 def test_potential_is_the_dense_marginal(sizes: tuple[int, int, int], sigma: float) -> None:
-    count, width, outputs = sizes
+    _, width, outputs = sizes
     phi, targets, precision = problem(*sizes)
     weights = outputs * width
     covariance = joint(phi, precision, outputs, sigma)[weights:, weights:]

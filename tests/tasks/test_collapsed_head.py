@@ -1,0 +1,313 @@
+"""Chains whose head is integrated out draw the posterior of all weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import (
+    HMC,
+    SGFS,
+    SGHMC,
+    SGLD,
+    BatchStream,
+    FanInGaussianPrior,
+    GaussianPrior,
+    LaplacePrior,
+    LayerwiseGaussianPrior,
+    RMSProp,
+    load_posterior,
+)
+from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
+from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
+from lightning_sgmcmc.chain.processes import Processes
+from tasks.nets.mlp import MLP
+from tasks.regression import RegressionTask
+from tests.harness import BOUND
+from tests.toy import trainer
+
+PRIOR = LayerwiseGaussianPrior({"net.layers.2.weight": 0.5, "*.bias": 2.0}, default=1.0)
+HEAD = ("net.layers.2.weight", "net.layers.2.bias")
+
+
+class Scaled(RegressionTask):
+    """y = 3 + 2 f(x), with noise sigma (1 + |x_0|)."""
+
+    def in_units(self, output: Tensor) -> Tensor:
+        return 3 + 2 * output
+
+    def noise_shape(self, x: Tensor) -> Tensor:
+        return 1 + x[:, :1].abs()
+
+
+class CurveData(L.LightningDataModule):
+    """A curve with noise, y [N, D]."""
+
+    def __init__(self, outputs: int = 2, sampling: Any = "full") -> None:
+        super().__init__()
+        generator = np.random.default_rng(0)
+        x = generator.uniform(-1, 1, (24, 1))
+        y = np.sin(3 * x + np.arange(outputs)) + 0.2 * generator.standard_normal((24, outputs))
+        self.rows = tuple(torch.tensor(t, dtype=torch.float32) for t in (x, y))
+        self.sampling = sampling
+
+    def train_dataloader(self) -> BatchStream:
+        return BatchStream(self.rows, 24 if self.sampling == "full" else 6, self.sampling)
+
+    def val_dataloader(self) -> Any:
+        return self.test_dataloader()
+
+    def test_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(*self.rows), batch_size=10)
+
+
+def net(outputs: int = 2, units: int = 4) -> MLP:
+    torch.manual_seed(1)
+    return MLP((units,), "tanh", inputs=1, outputs=outputs)
+
+
+def started(task: RegressionTask, data: CurveData) -> Chain:
+    """Return a task's chain, ready for its first step without a trainer."""
+    task.head = "net.layers.2"
+    chain = task.chain
+    chain.select()
+    chain.place()
+    chain.build()
+    chain.bind(data.train_dataloader())
+    return chain
+
+
+def test_potential_is_that_of_y_without_the_head() -> None:
+    """Against the dense Gaussian of all of y, shifted, scaled and with noise by example."""
+    data = CurveData(outputs=3)
+    x, y = data.rows
+    sampler = partial(SGLD, lr=1e-3, prior=PRIOR)
+    task = Scaled(net(3), sampler, noise="learned", initial_noise=0.3, num_chains=2,
+                  collapse_head=True)  # fmt: skip
+    chain = started(task, data)
+    assert chain.target is not None
+    potential = chain.target.potential(data.rows).detach()
+    assert potential.dtype == torch.float64  # as HMC's Metropolis test needs it
+    for k in range(2):
+        state = {name: value.double().numpy() for name, value in chain.state(k).items()}
+        hidden = x.double().numpy() @ state["net.layers.0.weight"].T + state["net.layers.0.bias"]
+        phi = 2 * np.concatenate([np.tanh(hidden), np.ones((24, 1))], 1)
+        covariance = phi @ np.diag([0.5] * 4 + [2.0]) @ phi.T
+        noise = np.exp(state["log_noise"]) * (1 + np.abs(x[:, 0].double().numpy()))
+        law = stats.multivariate_normal(np.full(24, 3.0), covariance + np.diag(noise**2))
+        expected = -law.logpdf(y.double().numpy().T).sum()
+        for name, variance in (("net.layers.0.weight", 1), ("net.layers.0.bias", 2)):
+            expected -= stats.norm(0, variance**0.5).logpdf(state[name]).sum()
+        expected -= stats.norm().logpdf(state["log_noise"])
+        assert float(potential[k]) == pytest.approx(expected, rel=1e-5)
+
+
+class Fixed(nn.Module):
+    """Features without weights that matter, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.Parameter(torch.zeros(1))
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(torch.cat([x, x**2], 1) + 0 * self.idle)
+        return result
+
+
+def test_draws_of_a_head_alone_are_independent_and_exact() -> None:
+    data = CurveData()
+    x, y = (t.double().numpy() for t in data.rows)
+    task = RegressionTask(
+        Fixed(), partial(SGLD, lr=1e-3, prior=GaussianPrior(0.5)), noise=0.4, collapse_head=True
+    )
+    task.head = "net.head"
+    chain = task.chain
+    chain.select(), chain.place(), chain.build(), chain.bind(data.train_dataloader())
+    rows = []
+    for _ in range(800):
+        chain.advance(chain.minibatch())
+        chain.complete()
+        state = chain.state(0)
+        rows.append(torch.cat([state["net.head.weight"], state["net.head.bias"][:, None]], 1))
+    draws = torch.stack(rows).double().numpy()
+    phi = np.concatenate([x, x**2, np.ones_like(x)], 1)
+    covariance = np.linalg.inv(phi.T @ phi / 0.4**2 + np.eye(3) / 0.5)
+    mean = covariance @ phi.T @ y / 0.4**2
+    white = (draws - mean.T) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
+    white = white.reshape(800, 6)
+    scores = [white.mean(0) * 800**0.5]
+    products = white[:, :, None] * white[:, None, :] - np.eye(6)
+    scores.append(products.mean(0) / products.std(0) * 800**0.5)
+    lagged = white[1:, :, None] * white[:-1, None, :]
+    scores.append(lagged.mean(0) * 799**0.5)
+    assert max(np.abs(s).max() for s in scores) < BOUND
+
+
+def function_moments(collapse: bool) -> np.ndarray:
+    """Return E f, E f^2 at three inputs, E log sigma and E W^2 of each of many HMC chains."""
+    data = CurveData(outputs=1)
+    chains = 128
+    sampler = partial(HMC, lr=0.02, leapfrog_steps=6, prior=PRIOR, seed=3 + collapse)
+    task = RegressionTask(
+        net(1, 3), sampler, noise="learned", initial_noise=0.3, num_chains=chains,
+        collapse_head=collapse,
+    )  # fmt: skip
+    chain = started(task, data)
+    inputs = torch.tensor([[-1.0], [0.3], [1.5]])
+    sums = np.zeros((chains, 9))
+    burn_in, steps = 50, 60
+    for step in range(burn_in + steps):
+        chain.advance(chain.minibatch())
+        if step == burn_in:
+            chain.sampler.freeze()
+        if step < burn_in:
+            continue
+        chain.complete()
+        f = chain.evaluate("predictive", (inputs, None))[..., 0]
+        states = [chain.state(k) for k in range(chains)]
+        log_sigma = torch.stack([s["log_noise"] for s in states])[:, None]
+        weights = torch.stack([(s[HEAD[0]] ** 2).sum() for s in states])[:, None]
+        bias = torch.stack([s[HEAD[1]] for s in states]) ** 2
+        sums += torch.cat([f, f**2, log_sigma, weights, bias], 1).detach().double().numpy() / steps
+    assert chain.sampler.acceptance > 0.6
+    return sums
+
+
+def test_joint_law_is_that_of_hmc_over_all_weights() -> None:
+    """Means over independent chains, whose spread gives the standard error."""
+    ours, whole = function_moments(True), function_moments(False)
+    error = np.sqrt(ours.var(0, ddof=1) / len(ours) + whole.var(0, ddof=1) / len(whole))
+    scores = (ours.mean(0) - whole.mean(0)) / error
+    assert np.abs(scores).max() < BOUND
+    assert (error < 0.2 * np.abs(whole.mean(0)) + 0.05).all()
+
+
+RUNS: dict[str, Any] = {
+    "SGHMC": partial(SGHMC, lr="auto", prior=PRIOR, preconditioner=RMSProp(floor=0.5)),
+    "HMC": partial(HMC, lr="auto", leapfrog_steps=3, prior=PRIOR),
+}
+
+
+def task(name: str, num_chains: int = 1, steps: int = 5, **kwargs: Any) -> Scaled:
+    burn_in = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), steps) if steps else None
+    settings = {"noise": 0.2, "burn_in": 9, "thinning": 3, "burn_in_optimizer": burn_in} | kwargs
+    return Scaled(
+        net(),
+        partial(RUNS[name], chain=settings.pop("chain", 0)),
+        num_chains=num_chains,
+        collapse_head=True,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_chains_together_are_each_alone(tmp_path: Path, name: str) -> None:
+    fixed = {"target_acceptance": None} if name == "HMC" else {}  # chains together share a step
+    sampler = partial(RUNS[name], lr=1e-3, **fixed)
+    settings: dict[str, Any] = {"noise": 0.2, "burn_in": 3, "thinning": 2, "collapse_head": True}
+    both = Scaled(net(), sampler, num_chains=2, starts="same", **settings)
+    trainer(tmp_path / "both", 7).fit(both, datamodule=CurveData())
+    for k in range(2):
+        alone = Scaled(net(), partial(sampler, chain=k), **settings)
+        trainer(tmp_path / str(k), 7).fit(alone, datamodule=CurveData())
+        for key, value in alone.chain.state(0).items():
+            torch.testing.assert_close(both.chain.state(k)[key], value, rtol=2e-3, atol=2e-4)
+    ends = [both.chain.state(k)[HEAD[0]] for k in range(2)]
+    assert not torch.allclose(*ends, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("num_chains", [1, 2])
+def test_resume_is_to_the_bit(tmp_path: Path, name: str, num_chains: int) -> None:
+    def run(folder: Path, steps: int, resume: bool = False) -> Scaled:
+        module = task(name, num_chains)
+        trainer(folder, steps, [ChainCheckpoint(5)]).fit(
+            module,
+            datamodule=CurveData(),
+            ckpt_path=str(folder / "checkpoints" / "last.ckpt") if resume else None,
+            weights_only=True,
+        )
+        return module
+
+    whole = run(tmp_path / "whole", 25)
+    run(tmp_path / "parts", 15)
+    parts = run(tmp_path / "parts", 25, resume=True)
+    assert whole.kept.num_draws == parts.kept.num_draws == 5
+    for k in range(num_chains):
+        for name, value in whole.chain.state(k).items():
+            assert torch.equal(value, parts.chain.state(k)[name]), name
+    ensembles = [module.kept.ensemble("test") for module in (whole, parts)]
+    assert torch.equal(ensembles[0].mean, ensembles[1].mean)
+    assert torch.equal(ensembles[0].std, ensembles[1].std)
+
+
+def test_draws_on_disk_hold_the_head(tmp_path: Path) -> None:
+    """Each draw has its own head, and predicts what it predicted while the chain ran."""
+    module = task("SGHMC", 2)
+    data = CurveData()
+    trainer(tmp_path, 25).fit(module, datamodule=data)
+    posterior = load_posterior(tmp_path, module=task("SGHMC"))
+    heads = torch.stack([one.get_parameter(HEAD[0]).detach().clone() for one in posterior])
+    assert len(heads) == 10
+    assert (heads.std(0) > 0).all()
+    mean, _ = posterior.predict(data.rows[0])
+    torch.testing.assert_close(
+        mean, module.kept.ensemble("test").mean.to(mean), rtol=1e-4, atol=1e-4
+    )
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ('let it be "learned"', {"noise": "residuals"}),
+    ("Gaussian prior of mean 0", {"prior": LaplacePrior(1.0)}),
+    ("Gaussian prior of mean 0", {"prior": GaussianPrior(1.0, mean=0.5)}),
+    ("Gaussian prior of mean 0", {"prior": None}),
+    ("temperature 1", {"temperature": 0.5}),
+    ("all of the head sampled", {"sample": ["net.layers.0.*", HEAD[1]]}),
+    ("no weight is left", {"sample": list(HEAD)}),
+    ("matches no parameter", {"prior": LayerwiseGaussianPrior({"net.9.*": 1.0}, default=1.0)}),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), BAD)
+def test_refused(tmp_path: Path, message: str, change: dict[str, Any]) -> None:
+    settings = {"noise": 0.2, "prior": FanInGaussianPrior(), "temperature": 1.0} | change
+    sampler = partial(
+        SGLD, lr=1e-3, prior=settings.pop("prior"), temperature=settings.pop("temperature")
+    )
+    module = Scaled(net(), sampler, collapse_head=True, **settings)
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, 3).fit(module, datamodule=CurveData())
+
+
+def test_refused_with_minibatches_processes_and_pruning(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='sampling="full"'):
+        trainer(tmp_path, 12).fit(task("SGHMC"), datamodule=CurveData(sampling="reshuffled"))
+    with pytest.raises(ValueError, match="cannot be pruned"):
+        trainer(tmp_path, 12, [GradualPruning(0.3, 0, 5)]).fit(task("SGHMC"), CurveData())
+    fisher = Scaled(net(), partial(SGFS, lr=0.1, prior=PRIOR), noise=0.2, collapse_head=True)
+    with pytest.raises(ValueError, match="gradients of single ones"):
+        trainer(tmp_path, 12).fit(fisher, datamodule=CurveData())
+    shared = task("SGHMC")
+    shared.head = "net.layers.2"
+    shared.chain.select()
+    shared.chain.place(Processes(size=2))
+    shared.chain.build()
+    with pytest.raises(ValueError, match="data-parallel"):
+        shared.chain.bind(CurveData().train_dataloader())
+
+
+def test_refused_without_a_head(tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Linear(1, 2), nn.Tanh())
+    module = Scaled(layers, RUNS["SGHMC"], noise=0.2, burn_in=1, collapse_head=True)
+    with pytest.raises(ValueError, match="no head to integrate out"):
+        trainer(tmp_path, 3).fit(module, datamodule=CurveData())
