@@ -14,7 +14,13 @@ from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import GaussianPrior, Prior
 from lightning_sgmcmc.priors.tensorwise import TensorwiseGaussianPrior
 from lightning_sgmcmc.target import Batch
-from lightning_sgmcmc.target.linear_head import Targets, collapsed_nll, draw_head, reduced
+from lightning_sgmcmc.target.linear_head import (
+    Targets,
+    collapsed_nll,
+    conditional_mean,
+    draw_head,
+    reduced,
+)
 
 # Spawn key of SeedSequence(seed) for the head of a state: (chain, this, step).
 _HEAD = 0x4EAD
@@ -103,6 +109,22 @@ class CollapsedHead:
         features, log_sigma = self._evaluate("head_features", batch)
         value = collapsed_nll(features, log_sigma, self._reduced, self._precision)
         return ((value + self._log_units) / len(self._targets))[..., None]
+
+    def expected(self, whole: Batch, batch: Batch, outputs: int) -> Tensor:
+        """Return E[W | Y, w] phi(x) of the first outputs, [B, outputs] or [K, B, outputs].
+
+        It is differentiable in the other weights, and in the units of ``task.head_targets``.
+
+        Args:
+            whole: The whole training set.
+            batch: B examples.
+            outputs: How many outputs.
+        """
+        features, log_sigma = self._evaluate("head_features", whole)
+        targets = self._targets[:, :outputs]
+        mean = conditional_mean(features, log_sigma, targets, self._precision)
+        result: Tensor = self._evaluate("head_features", batch)[0].double() @ mean
+        return result
 
     @torch.no_grad()
     def draw(

@@ -166,7 +166,10 @@ class _Predicting:
         own = probes is None and chain.own_batches
         batch = chain.minibatch(0) if probes is None else probes
         with torch.enable_grad():
-            predictions = chain.evaluate("predictive", batch, own)
+            if chain.head is not None:  # its own spread is exact, and no temperature of the chain
+                predictions = chain.head.expected(chain.minibatch(0), batch, PROBES)
+            else:
+                predictions = chain.evaluate("predictive", batch, own)
             rows = predictions.shape[0] if chain.sampler.chain_dims else 1
             flat: Tensor = predictions.reshape(rows, -1)[:, :PROBES]
         return flat

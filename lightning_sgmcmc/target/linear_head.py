@@ -81,6 +81,20 @@ def collapsed_nll(
     return 0.5 * (targets.outputs * (log_det + constant) + quadratic)
 
 
+def conditional_mean(
+    features: Tensor, log_sigma: Tensor, targets: Tensor, precision: Tensor
+) -> Tensor:
+    """Return E[W' | T, Phi, sigma] = A^-1 Phi' T, [..., p, D] in float64.
+
+    Args:
+        features: Phi, [..., N, p].
+        log_sigma: [...].
+        targets: T, [N, D] in float64.
+        precision: lambda, [p].
+    """
+    return _conditional(features.double(), log_sigma.double(), targets, precision)[1]
+
+
 def draw_head(
     features: Tensor, log_sigma: Tensor, targets: Tensor, precision: Tensor, normal: Tensor
 ) -> Tensor:
