@@ -43,7 +43,8 @@ class FollowedDirections:
 
         M = sum_i v_i v_i' / lambda_i + rest * (C - sum_i v_i v_i'),
 
-    i over the leading directions. The first is for predictions that are linear in the weights.
+    i over the leading directions, and 0 for 1 / lambda_i where lambda_i is not positive. The first
+    is for predictions that are linear in the weights.
 
     Attributes:
         vectors: v_i, [K, m, d].
