@@ -207,7 +207,9 @@ def test_metrics_are_error_nll_and_brier() -> None:
     p = torch.tensor([0.9, 0.2, 0.6, 0.5], dtype=torch.float64)
     nll = torch.tensor([0.1, 0.2, 0.3, 0.6], dtype=torch.float64)
     y = torch.tensor([1.0, 1.0, 0.0, 1.0])
-    values = module.metrics(Prediction(Bernoulli, p, torch.zeros(4), None, nll), (torch.zeros(4, 1), y))
+    values = module.metrics(
+        Prediction(Bernoulli, p, torch.zeros(4), None, nll), (torch.zeros(4, 1), y)
+    )
     assert values["error_percent"] == 50
     assert values["nll"] == pytest.approx(0.3)
     assert values["brier"] == pytest.approx((0.01 + 0.64 + 0.36 + 0.25) / 4)
