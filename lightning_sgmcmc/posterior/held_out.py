@@ -89,8 +89,9 @@ class HeldOut:
                 if nll.dim() == 1:
                     predictions, nll, noise = predictions[None], nll[None], [v[None] for v in noise]
                 places = index.to(chain.device)
-                for own in zip(predictions, nll, *noise, strict=True):
-                    ensemble.update(*own[:2], places, weight, *own[2:])
+                for k, own in enumerate(nll):
+                    own_noise = noise[0][k] if noise else None
+                    ensemble.update(predictions[k], own, places, weight, own_noise)
                 if totals is not None:
                     totals[:, places] += weight * predictions.to(totals.dtype)
         return probes

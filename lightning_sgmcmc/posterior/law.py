@@ -67,8 +67,9 @@ class PredictiveLaw(Moments):
         q = self.posterior.weights
         q = q if generator is None else q.to(generator.device)
         chosen = torch.multinomial(q, num, replacement=True, generator=generator).cpu()
-        used = chosen.unique()
-        loads = [self.posterior.loads[i] for i in used.tolist()]
+        used = sorted(set(chosen.tolist()))
+        every = self.posterior.loads
+        loads = [every[i] for i in used]
         module, size = self.posterior.module, num_examples(self.x)
         samples = torch.empty(0)
         for block in evaluate(module, loads, "law_parameters", self.x, self.memory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from lightning_sgmcmc import Normal
 from lightning_sgmcmc.posterior import DrawStore, Posterior
+from lightning_sgmcmc.posterior.draws import Draw
 from tests.toy import NOISE, Toy, exact_posterior, toy_data
 
 
@@ -22,20 +24,27 @@ class Stated(Toy):
         return Normal(self(x).squeeze(-1), NOISE)
 
 
-def posterior(folder: Path, weights: np.ndarray, module: Toy | None = None) -> Posterior:
-    """Return draws [draws, features] of equal weights."""
-    store = DrawStore(folder)
-    store.save_constants({})
-    for step, row in enumerate(weights):
-        store.save(step, {"net.weight": torch.from_numpy(row)[None].float()}, 1.0)
-    return Posterior(module or Stated(), [DrawStore.open(folder)])
+class Stored(DrawStore):
+    """Draws [draws, features] in memory, of equal weights or others."""
+
+    def __init__(self, weights: np.ndarray, shares: Sequence[float] = ()) -> None:
+        super().__init__(Path())
+        self.rows = torch.from_numpy(weights).float()
+        shares = shares or [1.0] * len(weights)
+        self.draws = [Draw(i, "", share) for i, share in enumerate(shares)]
+
+    def load(self, draw: Draw) -> dict[str, Tensor]:
+        return {"net.weight": self.rows[draw.step][None]}
+
+    def load_constants(self) -> dict[str, Tensor]:
+        return {}
 
 
 @pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> Posterior:
+def exact() -> Posterior:
     """2,000 exact draws of the toy's posterior."""
     draws = np.random.default_rng(0).multivariate_normal(*exact_posterior(), size=2000)
-    return posterior(tmp_path_factory.mktemp("draws"), draws)
+    return Posterior(Stated(), [Stored(draws)])
 
 
 def test_moments_and_density_of_the_conjugate_model(exact: Posterior) -> None:
@@ -75,14 +84,10 @@ def test_samples_are_of_the_joint_law(exact: Posterior) -> None:
     assert error.max() < 5 * np.sqrt(2 * (1 / 4000 + 1 / 2000))
 
 
-def test_samples_are_of_the_mixture_and_not_of_its_moments(tmp_path: Path) -> None:
+def test_samples_are_of_the_mixture_and_not_of_its_moments() -> None:
     """Two draws far apart, one with three times the other's weight."""
-    store = DrawStore(tmp_path)
-    store.save_constants({})
-    for step, weight in ((0, 3.0), (1, 1.0)):
-        value = torch.tensor([[-4.0 + 8 * step, 0.0, 0.0]])
-        store.save(step, {"net.weight": value}, weight)
-    found = Posterior(Stated(), [DrawStore.open(tmp_path)]).predict(torch.eye(3)[:1])
+    stored = Stored(np.array([[-4.0, 0, 0], [4.0, 0, 0]]), [3.0, 1.0])
+    found = Posterior(Stated(), [stored]).predict(torch.eye(3)[:1])
     samples = found.sample(2000, torch.Generator().manual_seed(1)).numpy()[:, 0]
 
     def cdf(y: np.ndarray) -> np.ndarray:
@@ -108,9 +113,9 @@ def test_memory_does_not_change_what_is_predicted(exact: Posterior) -> None:
     assert tiled.sample(3).shape == (3, 500)
 
 
-def test_a_task_without_a_law_predicts_moments_of_its_mean(tmp_path: Path) -> None:
+def test_a_task_without_a_law_predicts_moments_of_its_mean() -> None:
     draws = np.random.default_rng(0).multivariate_normal(*exact_posterior(), size=5)
-    found = posterior(tmp_path, draws, Toy()).predict(toy_data(3, 10)[0])
+    found = Posterior(Toy(), [Stored(draws)]).predict(toy_data(3, 10)[0])
     outputs = toy_data(3, 10)[0].double().numpy() @ draws.T
     np.testing.assert_allclose(found.mean, outputs.mean(1), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found.epistemic_std, outputs.std(1), rtol=1e-4)
