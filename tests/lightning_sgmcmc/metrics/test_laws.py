@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +15,7 @@ from torch.func import vmap
 
 from lightning_sgmcmc.metrics import Bernoulli, Categorical, Law, Moments, Normal, Unstated
 
+ROOT = Path(__file__).resolve().parents[3]
 X = torch.linspace(-2, 2, 5, dtype=torch.float64)
 
 
@@ -111,24 +116,19 @@ def test_a_task_without_a_law_has_no_noise() -> None:
             call()
 
 
-def test_a_law_of_ones_own_has_samples_and_no_interval() -> None:
-    class Poisson(Law):
-        @property
-        def mean(self) -> Tensor:
-            return self.parameters[0]
-
-        @property
-        def noise(self) -> Tensor:
-            return self.mean
-
-        def log_density(self, y: Tensor) -> Tensor:
-            return torch.distributions.Poisson(self.mean).log_prob(y)
-
-        def sample(self, generator: torch.Generator | None = None) -> Tensor:
-            return torch.poisson(self.mean, generator)
-
-    found = Moments(Poisson, X.exp(), 0 * X, X.exp())
-    np.testing.assert_allclose(found.std, stats.poisson(X.exp()).std(), rtol=1e-12)
+def test_the_documented_law_has_samples_and_no_interval() -> None:
+    """As docs/own-task.md shows it."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own-task.md").read_text(), re.S)
+    names: dict[str, Any] = {"Law": Law, "Tensor": Tensor, "torch": torch}
+    exec(next(block for block in blocks if "class Poisson" in block), names)
+    rate, y = X.exp(), torch.arange(5).double()
+    law = names["Poisson"](rate)
+    np.testing.assert_allclose(law.log_density(y), stats.poisson(rate).logpmf(y), rtol=1e-10)
+    g = generator()
+    samples = torch.stack([law.sample(g) for _ in range(4_000)])
+    assert float(((samples.mean(0) - rate) / (rate / 4_000).sqrt()).abs().max()) < 4.5
+    found = Moments(type(law), rate, 0 * X, law.noise)
+    np.testing.assert_allclose(found.std, stats.poisson(rate).std(), rtol=1e-12)
     with pytest.raises(TypeError, match="Poisson has no central interval: take quantiles"):
         found.interval(0.9)
 
