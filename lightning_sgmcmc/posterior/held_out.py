@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.utils.data import default_collate
 
-from lightning_sgmcmc.chain import Chain, Task
+from lightning_sgmcmc.chain import Chain, MethodOf, Task
 from lightning_sgmcmc.metrics import PosteriorEnsemble
 
 #: Predictions of a held-out set that every draw leaves for the diagnostics.
@@ -54,9 +55,11 @@ class HeldOut:
 
     @torch.no_grad()
     def new_ensemble(self, chain: Chain) -> PosteriorEnsemble:
-        """Return an empty ensemble for this set's examples."""
-        with evaluating(chain.task):  # dropout draws no mask of training for this
-            law = chain.task.law_of(self._batches[0])
+        """Return an empty ensemble for this set's examples, and leave the task as it was."""
+        task = chain.task
+        buffers = {f"module.{name}": value.clone() for name, value in task.named_buffers()}
+        with evaluating(task):  # with buffers of its own: some count dropout's masks
+            law = functional_call(MethodOf(task, "law_of"), buffers, (self._batches[0],))
         return PosteriorEnsemble.of(law, self.size).to(chain.device)
 
     @torch.no_grad()
