@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.utils.data import default_collate
 
-from lightning_sgmcmc.chain import Chain, Task
+from lightning_sgmcmc.chain import Chain, MethodOf, Task
 from lightning_sgmcmc.metrics import PosteriorEnsemble
 
 #: Predictions of a held-out set that every draw leaves for the diagnostics.
@@ -59,9 +60,11 @@ class HeldOut:
 
     @torch.no_grad()
     def new_ensemble(self, chain: Chain) -> PosteriorEnsemble:
-        """Return an empty ensemble for this set's examples."""
-        with evaluating(chain.task):  # dropout draws no mask of training for this
-            law = chain.task.law_of(self._batches[0])
+        """Return an empty ensemble for this set's examples, and leave the task as it was."""
+        task = chain.task
+        buffers = {f"module.{name}": value.clone() for name, value in task.named_buffers()}
+        with evaluating(task):  # with buffers of its own: some count dropout's masks
+            law = functional_call(MethodOf(task, "law_of"), buffers, (self._batches[0],))
         return PosteriorEnsemble.of(law, self.size).to(chain.device)
 
     @torch.no_grad()
@@ -94,8 +97,9 @@ class HeldOut:
                 if nll.dim() == 1:
                     predictions, nll, noise = predictions[None], nll[None], [v[None] for v in noise]
                 places = index.to(chain.device)
-                for own in zip(predictions, nll, *noise, strict=True):
-                    ensemble.update(*own[:2], places, weight, *own[2:])
+                for k, own in enumerate(nll):
+                    own_noise = noise[0][k] if noise else None
+                    ensemble.update(predictions[k], own, places, weight, own_noise)
                 if totals is not None:
                     totals[:, places] += weight * predictions.to(totals.dtype)
         return probes

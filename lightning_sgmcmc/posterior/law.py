@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.metrics import Moments
-from lightning_sgmcmc.posterior.predict import MEMORY, cut, ensemble, evaluate, num_examples
-
-if TYPE_CHECKING:
-    from lightning_sgmcmc.posterior.posterior import Posterior
+from lightning_sgmcmc.posterior.predict import MEMORY, Load, cut, ensemble, evaluate, num_examples
 
 
 class PredictiveLaw(Moments):
@@ -21,25 +20,33 @@ class PredictiveLaw(Moments):
     mixture itself and go through the draws again.
 
     Args:
-        posterior: The draws.
+        module: The module, whose own weights are left as they are.
+        draws: See :class:`~lightning_sgmcmc.posterior.predict.Plan`.
+        weights: Their weights, which sum to one, [number of draws], in float64.
         x: What the module's ``law`` takes, [B, ...].
         memory: Working memory: see :class:`~lightning_sgmcmc.posterior.predict.Plan`.
     """
 
     @torch.no_grad()
-    def __init__(self, posterior: Posterior, x: Any, memory: int | str = MEMORY) -> None:
-        module, loads = posterior.module, posterior.loads
+    def __init__(
+        self,
+        module: Task,
+        draws: Sequence[Load],
+        weights: Tensor,
+        x: Any,
+        memory: int | str = MEMORY,
+    ) -> None:
         law = type(module.law(cut(x, slice(0, 1))))
-        found = ensemble(module, loads, posterior.weights, "moments", x, memory)
+        found = ensemble(module, draws, weights, "moments", x, memory)
         super().__init__(law, found.mean, found.std, found.noise)
-        self.posterior, self.x, self.memory = posterior, x, memory
+        self._module, self._draws, self._weights = module, draws, weights
+        self._x, self._memory = x, memory
 
     def log_density(self, y: Tensor) -> Tensor:
         """Return log sum_k q_k p(y | x, w_k) of each example's whole target, [B], in nats."""
-        log_q = self.posterior.weights.log()
-        module, loads = self.posterior.module, self.posterior.loads
+        log_q = self._weights.log()
         total = torch.empty(0)
-        for block in evaluate(module, loads, "nll", (self.x, y), self.memory):
+        for block in evaluate(self._module, self._draws, "nll", (self._x, y), self._memory):
             nll = block.outputs[0].double()
             if not total.numel():
                 total = nll.new_full((num_examples(y),), -torch.inf)
@@ -64,14 +71,12 @@ class PredictiveLaw(Moments):
         """
         if num < 1:
             raise ValueError(f"num must be positive, got {num}")
-        q = self.posterior.weights
-        q = q if generator is None else q.to(generator.device)
+        q = self._weights if generator is None else self._weights.to(generator.device)
         chosen = torch.multinomial(q, num, replacement=True, generator=generator).cpu()
-        used = chosen.unique()
-        loads = [self.posterior.loads[i] for i in used.tolist()]
-        module, size = self.posterior.module, num_examples(self.x)
+        used = sorted(set(chosen.tolist()))
+        draws, size = [self._draws[i] for i in used], num_examples(self._x)
         samples = torch.empty(0)
-        for block in evaluate(module, loads, "law_parameters", self.x, self.memory):
+        for block in evaluate(self._module, draws, "law_parameters", self._x, self._memory):
             for i, parameters in enumerate(zip(*block.outputs, strict=True), block.draws.start):
                 law = self.law(*parameters)
                 for place in (chosen == used[i]).nonzero().flatten().tolist():

@@ -108,7 +108,7 @@ class Posterior:
             memory: Working memory in bytes, or text such as ``"512 MiB"``: see
                 :class:`~lightning_sgmcmc.posterior.predict.Plan`.
         """
-        return PredictiveLaw(self, x, memory)
+        return PredictiveLaw(self.module, self.loads, self.weights, x, memory)
 
     @torch.no_grad()
     def predictive(self, batch: Any, memory: int | str = MEMORY) -> Prediction:

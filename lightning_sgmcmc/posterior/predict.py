@@ -290,7 +290,8 @@ def ensemble(
 def _mean(weights: Tensor, values: Tensor) -> Tensor:
     """Return sum_k w_k v_k, without going through draws that share one value."""
     if values.stride(0) == 0:
-        return values[0] * weights.sum()
+        shared: Tensor = values[0]
+        return shared * weights.sum()
     return torch.tensordot(weights.to(values.dtype), values, 1)
 
 

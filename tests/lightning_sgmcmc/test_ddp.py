@@ -69,7 +69,8 @@ rank = module.global_rank
 save_file({n: p.detach() for n, p in module.named_parameters()}, folder / f"rank{rank}.safetensors")
 keep = run.lightning_module.kept
 result = keep.ensemble("test")
-save_file({"mean": result.mean, "std": result.epistemic_std}, folder / f"ensemble{rank}.safetensors")
+found = {"mean": result.mean, "std": result.epistemic_std}
+save_file(found, folder / f"ensemble{rank}.safetensors")
 """
 
 

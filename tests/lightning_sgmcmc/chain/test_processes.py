@@ -42,7 +42,8 @@ keep = run.lightning_module.kept
 result = keep.ensemble("test")
 mean = keep.mean_weights()
 if run.is_global_zero:
-    save_file({"mean": result.mean, "std": result.epistemic_std, **mean}, folder / "result.safetensors")
+    found = {"mean": result.mean, "std": result.epistemic_std, **mean}
+    save_file(found, folder / "result.safetensors")
 """
 
 

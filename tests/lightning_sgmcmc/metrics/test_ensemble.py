@@ -26,7 +26,8 @@ def test_weighted_averages_over_draws_in_any_order_of_examples() -> None:
     std = np.sqrt(np.einsum("k,kij->ij", share, (draws - mean) ** 2))
     np.testing.assert_allclose(result.mean, mean, rtol=1e-12)
     np.testing.assert_allclose(result.epistemic_std, std, rtol=1e-6)
-    assert result.noise is not None and result.noise.shape == (11, 1)
+    assert result.noise is not None
+    assert result.noise.shape == (11, 1)
     total = np.sqrt(std**2 + np.einsum("k,kij->ij", share, noise))
     np.testing.assert_allclose(result.std, total, rtol=1e-6)
     expected = -np.log(np.einsum("k,ki->i", share, np.exp(-(nll - nll.min(0)))))
