@@ -17,6 +17,7 @@ from lightning_sgmcmc.preconditioners import (
     FullFisher,
     Identity,
     Preconditioner,
+    PriorMetric,
     QuasiDiagonalFisher,
     RMSProp,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "Posterior",
     "Preconditioner",
     "Prior",
+    "PriorMetric",
     "QuasiDiagonalFisher",
     "RMSProp",
     "SGMCMCModule",
