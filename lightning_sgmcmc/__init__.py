@@ -18,6 +18,7 @@ from lightning_sgmcmc.preconditioners import (
     FullFisher,
     Identity,
     Preconditioner,
+    PriorMetric,
     QuasiDiagonalFisher,
     RMSProp,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "Posterior",
     "Preconditioner",
     "Prior",
+    "PriorMetric",
     "QuasiDiagonalFisher",
     "RMSProp",
     "SGMCMCModule",

@@ -128,7 +128,7 @@ class Task(Report, nn.Module):
         raise TypeError(f"{type(self).__name__} must define head_targets(batch)")
 
     def head_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return phi [N, p], 1 last where the head has a bias, and log sigma [], at these weights."""
+        """Return phi [N, p], 1 last where the head has a bias, and log sigma []."""
         raise TypeError(f"{type(self).__name__} must define head_features(batch)")
 
     #: Uniform numbers that :meth:`draw_labels` takes for one example.

@@ -6,6 +6,7 @@ from lightning_sgmcmc.preconditioners.fisher_dense import BlockFisher, FullFishe
 from lightning_sgmcmc.preconditioners.fisher_quasi import QuasiDiagonalFisher
 from lightning_sgmcmc.preconditioners.identity import Identity
 from lightning_sgmcmc.preconditioners.lbfgs import AveragedLBFGS
+from lightning_sgmcmc.preconditioners.prior_metric import PriorMetric
 from lightning_sgmcmc.preconditioners.rmsprop import RMSProp
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FullFisher",
     "Identity",
     "Preconditioner",
+    "PriorMetric",
     "QuasiDiagonalFisher",
     "RMSProp",
 ]
