@@ -156,8 +156,12 @@ def main() -> None:
     print(f"{own.sampler}: {len(found)} replicates, {CHAINS} chains of {DRAWS // CHAINS} draws")
     print("p-values of", D, "weights and the prediction:", np.array2string(p, precision=3))
     spread = np.sqrt(12 * ((fractions - 0.5) ** 2).mean(0))
-    print("spread of the ranks over uniform (1 is calibrated):", np.array2string(spread, precision=2))
-    print(f"smallest p-value, corrected: {corrected:.3f} ({'uniform' if corrected > 0.01 else 'NOT uniform'} at 1 %)")
+    print(
+        "spread of the ranks over uniform (1 is calibrated):", np.array2string(spread, precision=2)
+    )
+    print(
+        f"smallest p-value, corrected: {corrected:.3f} ({'uniform' if corrected > 0.01 else 'NOT uniform'} at 1 %)"
+    )
 
 
 if __name__ == "__main__":
