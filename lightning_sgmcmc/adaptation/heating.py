@@ -343,7 +343,7 @@ def scores_of(target: Target) -> Scores:
             grads = torch.autograd.grad(
                 nll, target.params, weights, create_graph=True, materialize_grads=True
             )
-            rows = []
+            rows: list[Tensor] = []
             for vector in vectors.unbind(-2):
                 parts = unflatten(vector, target.params, target.chain_dims)
                 along = torch.stack([(g * v).sum() for g, v in zip(grads, parts, strict=True)])
