@@ -51,10 +51,8 @@ class Plan:
     heating: Heating
 
     def price(self, sampler: Sampler, lr: float) -> float:
-        """Return the minibatch gradients in which a typical direction forgets where it was."""
-        return self.cost * relaxation_time(
-            lr * self.heating.typical_curvature, momentum_of(sampler)
-        )
+        """Return the minibatch gradients in which the slowest known direction relaxes."""
+        return self.cost * relaxation_time(lr * self.heating.slowest, momentum_of(sampler))
 
 
 def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> list[Plan]:

@@ -24,6 +24,8 @@ from lightning_sgmcmc.target import Batch, Target
 _PREDICTIONS = 8
 # Directions of law N(0, C) that stand for all weights.
 _RANDOM = 2
+# In equilibrium the energy N g^2 / lambda of none of eight directions is beyond that many T.
+_EQUILIBRIUM = 10.0
 # A spread over examples is known to sqrt(2 / 256) = 9 % from so many.
 EXAMPLES = 256
 # Minibatches that show the curvature of random directions.
@@ -77,6 +79,9 @@ class Heating:
         law: Of the minibatches.
         typical_curvature: tr(C H) / d over all weights.
         typical_variance: tr(C V) / d, V the covariance of one example's gradient.
+        energy: Largest of N g^2 / lambda over the leading directions, g the gradient of U/N along
+            them less three of its standard errors; about T and below in equilibrium.
+        far: Factor by which the noise may be larger than by T, above 1 on the way to a mode.
     """
 
     curvature: NDArray[np.float64]
@@ -86,6 +91,21 @@ class Heating:
     law: BatchLaw
     typical_curvature: float = 0.0
     typical_variance: float = 0.0
+    energy: float = 0.0
+    far: float = 1.0
+
+    def on_the_way(self, temperature: float) -> Heating:
+        """Return the same with its noise set beside the energy that a chain still has to lose.
+
+        Far from a mode examples differ most, and a step bounded by T would take that much longer to
+        get there. Noise that adds a small part of the energy does not keep the chain away.
+        """
+        return replace(self, far=max(1.0, self.energy / (_EQUILIBRIUM * temperature)))
+
+    @property
+    def slowest(self) -> float:
+        """The smallest curvature that is known: of a leading direction, or the typical one."""
+        return float(min(self.curvature.min(), self.typical_curvature))
 
     def cooling(self, sampler: Sampler, lr: float) -> float:
         """Return kappa, 0 for a sampler without a thermostat."""
@@ -94,13 +114,14 @@ class Heating:
         mu = momentum_of(sampler)
         noise = float(self.law.of_batch(self.typical_variance)) * lr * self.law.num_data
         velocity = float(self.law.gain(1 - mu))
-        return noise / sampler.temperature * (1 + mu**2) / (1 + mu) * velocity
+        return noise / (sampler.temperature * self.far) * (1 + mu**2) / (1 + mu) * velocity
 
     def excess(self, sampler: Sampler, lr: float) -> NDArray[np.float64]:
         """Return e of every coordinate, [m]."""
         mu = momentum_of(sampler)
         u = np.minimum(lr * self.curvature, 1.99 * (1 + mu))
-        noise = lr * self.law.of_batch(self.variance) * self.law.num_data / sampler.temperature
+        temperature = sampler.temperature * self.far
+        noise = lr * self.law.of_batch(self.variance) * self.law.num_data / temperature
         fraction = u / (2 * (1 + mu))
         bias = np.array([sampler.variance_bias(float(f)) for f in fraction])
         counted = sampler.counted_noise(lr) / (1 - fraction)
@@ -184,8 +205,10 @@ def measure(
     random = _of_all_weights(chain)
     vectors = torch.cat([directions.vectors, rest, random], -2)
     found = [scores(vectors, batch).double() for batch in batches]
+    count = sum(f.shape[-1] for f in found) * chain.processes.size
     # Deviations from a batch's mean would lose a part of the variance; from the first one's none.
     shift = found[0].mean(-1, keepdim=True)
+    target.reduced([shift])
     first = torch.stack([(f - shift).mean(-1) for f in found]).mean(0)
     second = torch.stack([(f - shift).square().mean(-1) for f in found]).mean(0)
     target.reduced([first, second])
@@ -196,17 +219,31 @@ def measure(
     shares = parts.double() / curvature.unsqueeze(-2)
     shares = shares / shares.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     m = curvature.shape[-1]
+    force = first + shift.squeeze(-1) + _prior_forces(target, vectors)
+    force = (force.abs() - 3 * (variance / count).sqrt()).clamp_min(0)
+    leading = directions.eigenvalues.shape[-1]
+    energy = target.num_data * force[..., :leading].square() / curvature[..., :leading]
     typical = variance[..., m:].mean() if random.shape[-2] else variance[..., :m].mean()
     variance = variance[..., :m]
     return Heating(
         curvature.reshape(-1, m).mean(0).cpu().numpy(),
         variance.reshape(-1, m).mean(0).cpu().numpy(),
-        directions.eigenvalues.shape[-1],
+        leading,
         shares.reshape(-1, shares.shape[-2], m).mean(0).cpu().numpy(),
         batch_law(chain, found[0].shape[-1]),
         _typical_curvature(chain, target, random, batches[:_CURVATURE_BATCHES]),
         float(typical),
+        float(energy.reshape(-1, leading).mean(0).max()),
     )
+
+
+def _prior_forces(target: Target, vectors: Tensor) -> Tensor:
+    """Return v' grad(-log p) / N, [m] or [K, m]."""
+    forces = [torch.zeros_like(p) for p in target.params]
+    with torch.no_grad():
+        target.prior.add_gradient_(forces, target.params, 1 / target.num_data)
+        flat = flatten(forces, target.chain_dims)
+        return (vectors @ flat.unsqueeze(-1)).squeeze(-1).double()
 
 
 def _of_all_weights(chain: Chain) -> Tensor:
@@ -306,7 +343,7 @@ def scores_of(target: Target) -> Scores:
             grads = torch.autograd.grad(
                 nll, target.params, weights, create_graph=True, materialize_grads=True
             )
-            rows = []
+            rows: list[Tensor] = []
             for vector in vectors.unbind(-2):
                 parts = unflatten(vector, target.params, target.chain_dims)
                 along = torch.stack([(g * v).sum() for g, v in zip(grads, parts, strict=True)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
@@ -22,12 +22,17 @@ class StepSize:
     """How ``lr="auto"`` is chosen, and the gradients with it.
 
     The step is a fraction of the largest stable one. Where gradients are of minibatches, it is
-    lowered until no variance along the leading directions, and none of a prediction, is off by more
-    than a bound (:class:`~lightning_sgmcmc.adaptation.heating.Heating`). Where the chain is to
-    choose its gradients, that step is found for each kind, plain minibatches, a control variate and
-    the whole data, and the kind is taken with which a typical direction forgets where it was in the
-    fewest minibatch gradients. Larger minibatches are no kind of their own: their noise falls and
-    their cost rises by the same factor, and the whole data is where that ends.
+    lowered, from the chain's first step on, until no variance along the leading directions, and
+    none of a prediction, is off by more than a bound
+    (:class:`~lightning_sgmcmc.adaptation.heating.Heating`). Before burn-in ends, noise is set by
+    the energy that the chain still has to lose, if that is far above T: a chain far from a mode,
+    where examples differ most, would crawl otherwise.
+
+    Where the chain is to choose its gradients, that step is found for each kind, plain minibatches,
+    a control variate and the whole data, and the kind is taken with which the slowest direction
+    that is known relaxes in the fewest minibatch gradients. Larger minibatches are no kind of their
+    own: their noise falls and their cost rises by the same factor, and the whole data is where that
+    ends.
 
     Args:
         fraction: The step size as a fraction of the largest stable one, in (0, 1).
@@ -98,7 +103,12 @@ class StepSize:
                 if fraction < 0.999 * self.fraction:
                     assert self.max_gradient_noise is not None
                     result["gradient_noise"] = self.max_gradient_noise
-                if worst.value:
+                if chosen.heating.far > 1:
+                    why = (
+                        f"on the way to a mode the chain's energy along a stiff direction is still "
+                        f"{chosen.heating.energy:.2g}, and minibatches may add a part of that"
+                    )
+                elif worst.value:
                     why = (
                         "with minibatches and the step variances are at most "
                         f"{100 * worst.value:.2g} % off on a Gaussian, {worst.where}"
@@ -131,7 +141,13 @@ class StepSize:
         eigenvalue = float(directions.eigenvalues.abs().max())
         if not eigenvalue > 0:
             raise ValueError(f"the curvature of the potential came out as {eigenvalue}")
-        return eigenvalue, plans(chain, directions, batches)
+        options = plans(chain, directions, batches)
+        if chain.steps < chain.draws.burn_in:
+            options = [
+                replace(plan, heating=plan.heating.on_the_way(sampler.temperature))
+                for plan in options
+            ]
+        return eigenvalue, options
 
     def _choose(self, chain: Chain, limit: float, options: list[Plan]) -> Plan | None:
         """Set lr, and the kind of gradients where it is open; return what was chosen."""
@@ -155,7 +171,7 @@ class StepSize:
             )
             rank_zero_info(
                 f"gradients: {options[best].name}, {options[best].cost:g} minibatch gradients a "
-                f"step, {prices[best]:.2g} for a typical direction to forget where it was; "
+                f"step, {prices[best]:.2g} for the slowest direction looked at to relax; "
                 f"{others}"
             )
             chain.use_gradients(chosen)

@@ -34,9 +34,10 @@ class SGNHT(SGHMC):
     time; at constant mu and s there remains an error of O(1/s^4), .24 % of a single weight's
     variance at the defaults. Gradient noise of any constant covariance proportional to C^-1 raises
     xi instead of the temperature; noise that is not leaves the mean temperature right and single
-    directions warm or cold. The splitting stays stable up to the step of ``SGHMC``, where an
-    explicit Euler step diverges. xi starts at a; T = 0 turns the thermostat off and is
-    ``torch.optim.SGD(lr, momentum=mu)``.
+    directions warm or cold: a few hot stiff ones cool all others, and under reshuffled epochs xi
+    rises by more than the weights are heated. ``lr="auto"`` bounds both. The splitting stays stable
+    up to the step of ``SGHMC``, where an explicit Euler step diverges. xi starts at a; T = 0 turns
+    the thermostat off and is ``torch.optim.SGD(lr, momentum=mu)``.
 
     Sources: Ding et al. 2014, Algorithm 2, whose thermal mass is s^2 = 1/eta; Leimkuhler and
     Shang 2016, eq. 34 (BADODAB).

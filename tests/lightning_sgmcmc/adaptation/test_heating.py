@@ -1,0 +1,232 @@
+"""What minibatches do to a chain, against dense linear-Gaussian chains and simulation."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import solve_discrete_lyapunov
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, BatchStream, GaussianPrior
+from lightning_sgmcmc.adaptation import StepSize, leading_directions
+from lightning_sgmcmc.adaptation.excess import BatchLaw
+from lightning_sgmcmc.adaptation.gradients import plans
+from lightning_sgmcmc.adaptation.heating import Heating, batch_law, measure, scores_of
+from lightning_sgmcmc.chain import Chain, Task
+from lightning_sgmcmc.chain.schedules import DrawSchedule
+from lightning_sgmcmc.target import FullGradient
+
+N, D, BATCH = 120, 4, 12
+SCALES = np.array([3.0, 1.0, 0.5, 0.2])
+
+
+class Linear(Task):
+    """y = x' theta + N(0, 1) under N(0, 4), at the mode."""
+
+    def __init__(self, logistic: bool = False) -> None:
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.X = rng.standard_normal((N, D)) * SCALES
+        self.y = self.X @ np.ones(D) + rng.standard_normal(N)
+        self.logistic = logistic
+        if logistic:
+            self.y = (rng.random(N) < 1 / (1 + np.exp(-self.X @ np.ones(D)))) * 1.0
+        self.net = nn.Linear(D, 1, bias=False).double()
+        self.A = self.X.T @ self.X + np.eye(D) / 4
+        mode = np.linalg.solve(self.A, self.X.T @ self.y)
+        with torch.no_grad():
+            self.net.weight.copy_(torch.tensor(mode)[None])
+        self.u = (self.X @ mode - self.y)[:, None] * self.X
+
+    def nll(self, batch: Any) -> Tensor:
+        x, y = batch
+        out = self.net(x)[..., 0]
+        if self.logistic:
+            return functional.binary_cross_entropy_with_logits(out, y, reduction="none")
+        return 0.5 * (out - y) ** 2
+
+    def predictive(self, batch: Any) -> Tensor:
+        out: Tensor = self.net(batch[0])[..., 0]
+        return out
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor(self.X), torch.tensor(self.y)
+
+
+def chain_of(
+    make: Any, sampling: Any = "independent", task: Linear | None = None, **more: Any
+) -> Chain:
+    task = task or Linear()
+    chain = Chain(task, make, DrawSchedule(burn_in=10), **more)
+    chain.select()
+    chain.place()
+    chain.build()
+    chain.bind(BatchStream(task.data(), BATCH, sampling))
+    return chain
+
+
+def heating_of(chain: Chain) -> Heating:
+    """Measure on all the data, one example a batch: moments are exact."""
+    assert chain.target is not None
+    task = chain.task
+    assert isinstance(task, Linear)
+    batches = [(x[None], y[None]) for x, y in zip(*task.data(), strict=True)]
+    directions = leading_directions(chain.target, chain.sampler.preconditioner, [task.data()], D)
+    return measure(chain, directions, batches, scores_of(chain.target))
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+def test_directions_and_predictions_are_those_of_a_dense_chain(mu: float) -> None:
+    """All directions are leading ones: the chain's covariance, by SciPy, is 1 + e times the truth.
+
+    The directions' noises are correlated; a direction's own variance does not depend on that.
+    """
+    make = partial(SGHMC, momentum=mu) if mu else SGLD
+    chain = chain_of(partial(make, lr="auto", prior=GaussianPrior(4.0)))
+    task, heating = chain.task, heating_of(chain)
+    assert isinstance(task, Linear)
+    values, vectors = np.linalg.eigh(task.A)
+    assert heating.curvature[:D] == pytest.approx(values[::-1] / N, rel=1e-9)
+    lr = 0.3 / heating.curvature[0]
+    eta = 2 * lr / ((1 + mu) * N)
+    eye, zero = np.eye(D), np.zeros((D, D))
+    if mu:
+        kick = np.block([[eye, zero], [-eta * task.A, eye]])
+        half = np.block([[eye, eye / 2], [zero, eye]])
+        after = half @ np.block([[eye, zero], [zero, mu * eye]]) @ half
+        thermal = half @ np.block([[zero, zero], [zero, (1 - mu**2) * eta * eye]]) @ half.T
+        enters = after @ np.vstack([zero, eta * N * eye])
+        M = after @ kick
+    else:
+        M, thermal, enters = eye - lr / N * task.A, 2 * lr / N * eye, lr * eye
+    V = np.cov(task.u.T, bias=True) / BATCH
+    P = solve_discrete_lyapunov(M, thermal + enters @ V @ enters.T)[:D, :D]
+    along = np.diag(vectors.T @ P @ vectors)[::-1] * values[::-1]
+    assert 1 + heating.excess(chain.sampler, lr)[:D] == pytest.approx(along, rel=1e-6)
+    assert along[0] > 1.2
+    # The step that the bound asks for leaves just that error.
+    lr = heating.bounded(chain.sampler, lr, 0.05)
+    assert heating.worst(chain.sampler, lr).value == pytest.approx(0.05, rel=1e-3)
+
+
+def test_what_leading_directions_leave_of_predictions() -> None:
+    """With two of four directions: shares add up, and no noise is lost."""
+    chain = chain_of(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)))
+    assert chain.target is not None
+    task = chain.task
+    assert isinstance(task, Linear)
+    C = chain.sampler.preconditioner
+    directions = leading_directions(chain.target, C, [task.data()], 2)
+    batches = [(x[None], y[None]) for x, y in zip(*task.data(), strict=True)]
+    # The probes are the outputs of the first batch, here of one example.
+    found = measure(chain, directions, batches, scores_of(chain.target))
+    assert found.shares.sum(-1) == pytest.approx(1)
+    assert len(found.curvature) == 3
+    _, vectors = np.linalg.eigh(task.A)
+    rest = vectors[:, :2] @ vectors[:, :2].T @ task.X[0]
+    rest /= np.linalg.norm(rest)
+    assert found.variance[2] == pytest.approx(np.var(task.u @ rest), rel=1e-6)
+
+
+def test_the_law_of_the_batches() -> None:
+    chain = chain_of(partial(SGLD, lr="auto"), "reshuffled")
+    assert batch_law(chain, 0) == BatchLaw(N, BATCH, True)
+    data = TensorDataset(*Linear().data())
+    for loader, reshuffled in (
+        (DataLoader(data, batch_size=5, shuffle=True), True),
+        (DataLoader(data, batch_size=5), False),
+    ):
+        chain.bind(loader)
+        assert batch_law(chain, 5) == BatchLaw(N, 5, reshuffled)
+
+
+def test_a_thermostat_cools_what_has_no_noise() -> None:
+    """SGNHT's chain on two kinds of weights, of which one has noise: the other is too cold.
+
+    4,000 weights of each over 200 relaxation times of ten steps: standard errors below .5 %; the
+    tolerance is for what is of second order in kappa = .1.
+    """
+    count, sd, mu, lr = 4000, 0.2, 0.9, 0.01
+    rng = np.random.default_rng(0)
+    theta = torch.tensor(0.1 * rng.standard_normal((2, count))).requires_grad_()
+    sampler = SGNHT([theta], lr, momentum=mu, num_data=100, thermostat=30.0)
+    spread = []
+    for step in range(3000):
+        theta.grad = theta.detach().clone()
+        theta.grad[0] += torch.tensor(sd * rng.standard_normal(count))
+        sampler.step()
+        if step >= 1000 and step % 10 == 0:
+            spread.append(100 * theta.detach().square().mean(dim=1))
+    hot, cold = torch.stack(spread).mean(0).tolist()
+    law, shares = BatchLaw(100, 1, False), np.zeros((0, 2))
+    variance = np.array([sd**2, 0.0])
+    one = Heating(np.ones(2), variance, 2, shares, law, typical_variance=sd**2 / 2)
+    kappa = one.cooling(sampler, lr)
+    assert kappa == pytest.approx(0.1, abs=0.01)
+    assert cold == pytest.approx(1 - kappa, abs=0.02)
+    assert 1 + one.excess(sampler, lr) == pytest.approx([hot, cold], abs=0.02)
+
+
+def test_sgfs_has_no_error_where_its_law_is_exact() -> None:
+    """H = I in C's metric and s = 1/n: e = 0 at every lr, and not where I is off by a half."""
+    sampler = SGFS([nn.Parameter(torch.zeros(3))], "auto", num_data=N)
+    sampler.batch_size = BATCH
+    law = BatchLaw(N, BATCH, False)
+    one = Heating(np.ones(1), np.ones(1), 1, np.ones((1, 1)), law)
+    for fraction in (0.1, 0.9):
+        lr = fraction * sampler.max_stable_lr(1.0)
+        assert one.excess(sampler, lr) == pytest.approx(0, abs=1e-12)
+    off = Heating(np.full(1, 1.5), np.full(1, 1.5), 1, np.ones((1, 1)), law)
+    gamma = 1 + N / BATCH
+    expected = lr * (1.5 * N / BATCH - gamma + 1.5) / (2 - 1.5 * lr)
+    assert off.excess(sampler, lr) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_choice_of_gradients_is_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of small batches takes a control variate, says so, and continues with it."""
+    said: list[str] = []
+    monkeypatch.setattr("lightning_sgmcmc.adaptation.step_size.rank_zero_info", said.append)
+    make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0))
+    chain = chain_of(make, "reshuffled", Linear(logistic=True), gradients="auto")
+    chain.steps = 10
+    assert chain.stream is not None
+    batches = [chain.stream.at(i) for i in range(10)]
+    assert chain.target is not None
+    directions = leading_directions(chain.target, chain.sampler.preconditioner, batches[:4])
+    options = plans(chain, directions, batches)
+    largest = 0.1 * 2 / float(directions.eigenvalues[0])
+    steps = [p.heating.bounded(chain.sampler, largest, 0.05) for p in options]
+    prices = [p.price(chain.sampler, lr) for p, lr in zip(options, steps, strict=True)]
+    assert [p.cost for p in options] == [1, 2, 12]
+    settled = StepSize().settle(chain, batches)
+    chosen = int(np.argmin(prices))
+    assert repr(chain.gradients) == repr(options[chosen].make())
+    assert settled["lr"] == pytest.approx(steps[chosen], rel=1e-6)
+    assert settled["variance_error"] <= 0.05 * (1 + 1e-6)
+    assert said[0].startswith(f"gradients: {options[chosen].name}, ")
+    assert all(p.name in said[0] for p in options)
+    other = Chain(Linear(), make, DrawSchedule(burn_in=10), gradients="auto")
+    other.load_gradients(chain.gradients_state())
+    assert repr(other.gradients) == repr(chain.gradients)
+    assert not other.auto_gradients
+
+
+def test_whole_gradients_are_exact_and_counted() -> None:
+    """FullGradient on a minibatch is the gradient of all the data, from burn-in's end on."""
+    chain = chain_of(partial(SGLD, lr=1e-4), "reshuffled", gradients=FullGradient())
+    assert chain.target is not None
+    assert chain.gradients.correction(chain.minibatch(0)) is None
+    for _ in range(11):
+        chain.advance(chain.minibatch())
+    task = chain.task
+    assert isinstance(task, Linear)
+    exact = chain.target.gradient(task.data())
+    torch.testing.assert_close(chain.target.estimate(chain.minibatch(3)), exact)
+    assert math.isclose(chain.num_gradients, 11 + (10 + 1) + 10)
