@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Self
 
 import lightning as L
@@ -193,9 +194,9 @@ class SGMCMCModule(Task, L.LightningModule):
         return optimizer.step() if closure is None else optimizer.step(closure)
 
     def _curvature_sample(self, count: int) -> list[Batch]:
-        """Return the first minibatches of a loader that is no BatchStream."""
-        loader = iter(checks.plain_loader(self.trainer.train_dataloader))
-        return [received(self.trainer, next(loader)) for _ in range(count)]
+        """Return the first minibatches of a loader that is no BatchStream, of an epoch at most."""
+        loader = checks.plain_loader(self.trainer.train_dataloader)
+        return [received(self.trainer, batch) for batch in islice(loader, count)]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the mean NLL of the current weights."""

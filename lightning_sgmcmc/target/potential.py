@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import FlatPrior, Prior
+from lightning_sgmcmc.target.hessian import HessianProduct
 from lightning_sgmcmc.target.per_example import PerExample
 
 Batch = Any
@@ -48,6 +49,7 @@ class Target:
             self.prior = copy.copy(self.prior)
             self.prior.attach(self.params, chain_dims)
         self._reduce, self.chain_dims = reduce, chain_dims
+        self._hessian_product = HessianProduct(chain_dims)
         self._batch: tuple[Batch] | None = None
         #: Statistics of per-example gradients, for samplers that need them.
         self.per_example: PerExample | None = None
@@ -115,17 +117,17 @@ class Target:
     def curvature(
         self, vectors: Sequence[Tensor], batches: Sequence[Batch], with_prior: bool = True
     ) -> list[Tensor]:
-        """Return the Hessian of U / N, estimated from equally large batches, times a vector."""
+        """Return the Hessian of U / N, estimated from equally large batches, times a vector.
+
+        See :class:`~lightning_sgmcmc.target.hessian.HessianProduct` for networks that have no
+        second derivative.
+        """
         total = [torch.zeros_like(v) for v in vectors]
         for batch in batches:
-            with torch.enable_grad():
-                loss = self.mean_nll(batch).sum()
-                grads = torch.autograd.grad(loss, self.params, create_graph=True)
-                inner = torch.stack(
-                    [(g * v).sum() for g, v in zip(grads, vectors, strict=True)]
-                ).sum()
-                products = torch.autograd.grad(inner, self.params, materialize_grads=True)
-            torch._foreach_add_(total, list(products), alpha=1 / len(batches))
+            products = self._hessian_product(
+                lambda batch=batch: self.mean_nll(batch).sum(), self.params, vectors
+            )
+            torch._foreach_add_(total, products, alpha=1 / len(batches))
         total = self.reduced(total)
         if with_prior:
             self._add_prior_curvature_(total, vectors)
