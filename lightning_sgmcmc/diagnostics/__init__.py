@@ -6,7 +6,7 @@ All functions take NumPy arrays (or what becomes one) with chains and draws in f
 
 from lightning_sgmcmc.diagnostics.autocorrelation import atuc, autocorrelation_time
 from lightning_sgmcmc.diagnostics.errors import RelativeErrors, RunningErrors, relative_errors
-from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
+from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, nested_rhat, rhat
 from lightning_sgmcmc.diagnostics.summary import rhat_limit, summarise
 from lightning_sgmcmc.diagnostics.temperature import (
     ConfigurationalTemperature,
@@ -34,6 +34,7 @@ __all__ = [
     "effective_draws",
     "ess",
     "gradient_of_potential",
+    "nested_rhat",
     "relative_errors",
     "rhat",
     "rhat_limit",
