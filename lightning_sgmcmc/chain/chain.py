@@ -17,6 +17,7 @@ from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.processes import Processes
+from lightning_sgmcmc.chain.randomised_map import RandomisedMAP
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
 from lightning_sgmcmc.chain.stack import ChainStack, holding
@@ -96,6 +97,7 @@ class Chain:
         self._schedulers: list[LRScheduler] = []
         self._selected: list[str] | None = None
         self._prepared = self._one_network = False
+        self._randomised: RandomisedMAP | None = None
 
     # Before the first step.
 
@@ -183,6 +185,9 @@ class Chain:
         checks.check_batches(sampler, self.stream)
         self._attach_target()
         checks.check_freezing(sampler, self.draws, self.freezes)
+        if self._starts == "randomised_map":
+            stream = checks.check_randomised(sampler, self.stream, self.optimizer_steps)
+            self._randomised = RandomisedMAP(self.task, sampler, stream)
 
     def _attach_target(self) -> None:
         """Make the target with all that the sampler needs, and attach it."""
@@ -268,13 +273,17 @@ class Chain:
         return optimizer.step(closure)
 
     def _optimizer_step(self, batch: Batch, take: Any, backward: Any) -> Tensor:
-        sampler = self.sampler
+        sampler, randomised = self.sampler, self._randomised
+        if randomised is not None:
+            batch = randomised.at(self.steps)
         self._optimizers[1].zero_grad()
         loss = self._gradient(batch, backward)
         with torch.no_grad():
             grads = [p.grad for p in sampler.params if p.grad is not None]
             steps.update(sampler.preconditioner, grads, sampler.params, sampler.stream)
             sampler.add_prior_gradient_()
+            if randomised is not None:
+                randomised.add_anchor_(grads)
         take(1, None)
         sampler.apply_masks_()
         if sampler.prior.adaptive and not sampler.prior.frozen:
@@ -376,7 +385,8 @@ class Chain:
     @property
     def own_batches(self) -> bool:
         """Whether each of several chains has minibatches of its own."""
-        return self.stream is not None and self.stream.stacked
+        perturbed = self._randomised is not None and not self.sampling_now
+        return perturbed or (self.stream is not None and self.stream.stacked)
 
     @property
     def optimizer_steps(self) -> int:
