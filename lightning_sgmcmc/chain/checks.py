@@ -91,8 +91,8 @@ def check_randomised(
         raise ValueError('starts "randomised_map" perturb labels by example: use a BatchStream')
     if stream.sampling == "full" and sampler.num_chains and "per_example" in sampler.needs:
         raise ValueError(
-            'starts "randomised_map" give each chain labels of its own, but per-example gradients of '
-            'full batches are of common ones: use "reshuffled" minibatches'
+            'starts "randomised_map" give each chain labels of its own, but per-example gradients '
+            'of full batches are of common ones: use "reshuffled" minibatches'
         )
     return stream
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -124,14 +125,17 @@ class Target:
         """
         total = [torch.zeros_like(v) for v in vectors]
         for batch in batches:
-            products = self._hessian_product(
-                lambda batch=batch: self.mean_nll(batch).sum(), self.params, vectors
-            )
+            loss = partial(self._summed_nll, batch)
+            products = self._hessian_product(loss, self.params, vectors)
             torch._foreach_add_(total, products, alpha=1 / len(batches))
         total = self.reduced(total)
         if with_prior:
             self._add_prior_curvature_(total, vectors)
         return total
+
+    def _summed_nll(self, batch: Batch) -> Tensor:
+        """Return the sum over chains of the mean NLL of a batch."""
+        return self.mean_nll(batch).sum()
 
     def _add_prior_curvature_(self, total: list[Tensor], vectors: Sequence[Tensor]) -> None:
         with torch.enable_grad():
