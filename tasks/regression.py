@@ -189,6 +189,20 @@ class RegressionTask(SGMCMCModule):
         z = torch.special.ndtri(uniforms.clamp(1e-12, 1 - 1e-12)).to(y.dtype)
         return x, self(x) + torch.exp(self.log_noise) * self.noise_factors(x) * z
 
+    def perturb_labels(self, batch: Batch, normal: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with y + sigma p n(x) z for y.
+
+        Raises:
+            ValueError: If sigma is not a number, so that it is not known before the fit.
+        """
+        if isinstance(self.noise, str):
+            raise ValueError(
+                f'starts "randomised_map" perturb labels by a known noise, got {self.noise!r}: '
+                "give noise as a number"
+            )
+        x, y = batch
+        return x, y + torch.exp(self.log_noise) * self.noise_factors(x) * normal(y)
+
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""
         super().training_step(batch, batch_idx)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from lightning_sgmcmc.adaptation.heating import EXAMPLES
 from lightning_sgmcmc.adaptation.step_size import StepSize
 from lightning_sgmcmc.chain import Chain
@@ -35,14 +37,15 @@ class Adaptation:
     def after_step(self) -> None:
         """Do what is due after so many steps, before the first one included."""
         chain, burn_in = self.chain, self.chain.draws.burn_in
+        auto, taken = chain.sampler.auto_lr, chain.steps - chain.optimizer_steps
+        if auto and taken == 0:
+            self._show_gradients()
         if chain.steps == burn_in:
             self._end()
-        elif chain.sampler.auto_lr and chain.steps < burn_in:
+        elif auto and chain.steps < burn_in and (taken == 0 or _power_of_four(taken)):
             # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
             # chain's first steps.
-            taken = chain.steps - chain.optimizer_steps
-            if taken == 0 or _power_of_four(taken):
-                self._settle()
+            self._settle()
 
     def _end(self) -> None:
         chain, sampler = self.chain, self.chain.sampler
@@ -55,22 +58,38 @@ class Adaptation:
         curvature = sampler.prior.max_curvature(sampler.params)
         sampler.preconditioner.check(sampler.lr, sampler.num_data, curvature)
 
+    def _show_gradients(self) -> None:
+        """Show C the gradients of minibatches, as far as the optimizer has not, without a step.
+
+        A C that has seen none, or a single one, is orders of magnitude away from what it is a step
+        later, and the largest stable step with it. Whole data are one minibatch.
+        """
+        chain, sampler = self.chain, self.chain.sampler
+        if sampler.preconditioner.frozen:
+            return
+        horizon = 1 if chain.batch_law == "full" else sampler.preconditioner.horizon
+        assert chain.target is not None
+        for batch in self._batches(max(0, horizon - chain.optimizer_steps)):
+            chain.target.use(batch)
+            with chain.target.recording():
+                grads = chain.target.gradient(batch)
+            with torch.no_grad():
+                sampler.show(grads)
+
     def _settle(self) -> None:
-        count, stream = self._count(), self.chain.stream
+        self.stability = self._step_size.settle(self.chain, self._batches(self._count()))
+
+    def _batches(self, count: int) -> Sequence[Batch]:
+        """Return the first minibatches of the data, once where each is all of them."""
+        stream = self.chain.stream
         if stream is not None:
-            batches: Sequence[Batch] = [stream.at(i) for i in range(count)]
-        elif self._sample is not None:
-            batches = self._sample(count)
-        else:
-            batches = []
-        self.stability = self._step_size.settle(self.chain, batches)
+            return [stream.at(i) for i in range(1 if stream.sampling == "full" else count)]
+        return self._sample(count) if self._sample is not None else []
 
     def _count(self) -> int:
         """Return how many minibatches show curvature and noise."""
         count, size = self._step_size.curvature_batches, self.chain.sampler.batch_size
-        return (
-            max(count, -(-EXAMPLES // size)) if size and self.chain.batch_law != "full" else count
-        )
+        return max(count, -(-EXAMPLES // size)) if size else count
 
 
 def _power_of_four(step: int) -> bool:

@@ -89,6 +89,7 @@ class StepSize:
                 ) from error
             rank_zero_info(f"Note: the largest stable step could not be measured: {error}")
             return {}
+        eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue)
         limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
         chosen = self._choose(chain, limit, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit

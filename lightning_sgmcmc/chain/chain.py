@@ -19,6 +19,7 @@ from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.head import CollapsedHead
 from lightning_sgmcmc.chain.processes import Processes
+from lightning_sgmcmc.chain.randomised_map import RandomisedMAP
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
 from lightning_sgmcmc.chain.stack import ChainStack, holding
@@ -130,6 +131,7 @@ class Chain:
         self.head: CollapsedHead | None = None
         self.collapse_head = collapse_head
         self._prepared = self._one_network = False
+        self._randomised: RandomisedMAP | None = None
 
     # Before the first step.
 
@@ -236,6 +238,9 @@ class Chain:
             self.head.bind(self.minibatch(0))
         self._attach_target()
         checks.check_freezing(sampler, self.draws, self.freezes)
+        if self._starts == "randomised_map":
+            stream = checks.check_randomised(sampler, self.stream, self.optimizer_steps)
+            self._randomised = RandomisedMAP(self.task, sampler, stream)
 
     def _whole_prior(self) -> Prior:
         """Return the prior of all sampled weights, the head's included."""
@@ -362,13 +367,17 @@ class Chain:
         return optimizer.step(closure)
 
     def _optimizer_step(self, batch: Batch, take: Any, backward: Any) -> Tensor:
-        sampler = self.sampler
+        sampler, randomised = self.sampler, self._randomised
+        if randomised is not None:
+            batch = randomised.at(self.steps)
         self._optimizers[1].zero_grad()
         loss = self._gradient(batch, backward)
         with torch.no_grad():
             grads = [p.grad for p in sampler.params if p.grad is not None]
             steps.update(sampler.preconditioner, grads, sampler.params, sampler.stream)
             sampler.add_prior_gradient_()
+            if randomised is not None:
+                randomised.add_anchor_(grads)
         take(1, None)
         sampler.apply_masks_()
         if sampler.prior.adaptive and not sampler.prior.frozen:
@@ -501,7 +510,8 @@ class Chain:
     @property
     def own_batches(self) -> bool:
         """Whether each of several chains has minibatches of its own."""
-        return self.stream is not None and self.stream.stacked
+        perturbed = self._randomised is not None and not self.sampling_now
+        return perturbed or (self.stream is not None and self.stream.stacked)
 
     @property
     def optimizer_steps(self) -> int:

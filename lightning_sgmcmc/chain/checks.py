@@ -122,6 +122,28 @@ def check_collapsed(sampler: Sampler, stream: BatchStream | None, processes: Pro
         )
 
 
+def check_randomised(
+    sampler: Sampler, stream: BatchStream | None, optimizer_steps: int
+) -> BatchStream:
+    """Return the stream that starts ``"randomised_map"`` perturb.
+
+    Raises:
+        ValueError: If no optimizer or no stream is there to find them with.
+    """
+    if not optimizer_steps:
+        raise ValueError(
+            'starts "randomised_map" are found by an optimizer: give burn_in_optimizer'
+        )
+    if stream is None:
+        raise ValueError('starts "randomised_map" perturb labels by example: use a BatchStream')
+    if stream.sampling == "full" and sampler.num_chains and "per_example" in sampler.needs:
+        raise ValueError(
+            'starts "randomised_map" give each chain labels of its own, but per-example gradients '
+            'of full batches are of common ones: use "reshuffled" minibatches'
+        )
+    return stream
+
+
 def training_set_size(loader: Any) -> int:
     """Return the number of training examples behind a loader.
 

@@ -16,7 +16,7 @@ from lightning_sgmcmc.priors import GaussianPrior, Prior
 # Spawn key of SeedSequence(seed) for a chain's start: (chain, this).
 _STARTS = 0x57A27
 
-Starts = Literal["reinitialise", "prior", "same"]
+Starts = Literal["reinitialise", "prior", "same", "randomised_map"]
 
 
 def starts(
@@ -34,7 +34,9 @@ def starts(
         names: Its sampled weights.
         kind: ``"reinitialise"`` calls ``reset_parameters`` of every submodule that has it, as
             torch did when the module was built; ``"prior"`` draws from the prior; ``"same"``
-            starts all chains alike.
+            starts all chains alike; ``"randomised_map"`` is ``"reinitialise"`` with a burn-in
+            optimizer that finds every chain's minimum of a perturbed potential, the first one's
+            too: see :class:`~lightning_sgmcmc.chain.randomised_map.RandomisedMAP`.
         seed: Seed of the run.
         chains: Numbers of the chains.
         prior: The prior, for ``"prior"``.

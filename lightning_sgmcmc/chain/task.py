@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -143,6 +144,22 @@ class Task(Report, nn.Module):
             batch_and_uniforms: A batch, and independent U[0, 1) numbers [B, label_uniforms].
         """
         raise TypeError(f"{type(self).__name__} must define draw_labels((batch, uniforms))")
+
+    def perturb_labels(self, batch: Batch, normal: Callable[[Tensor], Tensor]) -> Batch:
+        """Return a batch with its labels moved by a draw of the likelihood's noise.
+
+        For starts ``"randomised_map"``, which are exact draws where the label is a linear function
+        of the weights plus Gaussian noise: y + sigma n(x) z.
+
+        Args:
+            batch: Examples; what is not a label is returned as it is.
+            normal: Returns independent normals shaped like a tensor, with the temperature's root
+                for standard deviation.
+        """
+        raise TypeError(
+            f'{type(self).__name__} cannot perturb its labels for starts "randomised_map": define '
+            'perturb_labels if their noise is Gaussian, or use "reinitialise"'
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's output."""

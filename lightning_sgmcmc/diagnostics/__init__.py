@@ -11,7 +11,7 @@ from lightning_sgmcmc.diagnostics.directions import (
     predictive_temperature,
 )
 from lightning_sgmcmc.diagnostics.errors import RelativeErrors, RunningErrors, relative_errors
-from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, rhat
+from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, ess, nested_rhat, rhat
 from lightning_sgmcmc.diagnostics.summary import rhat_limit, summarise
 from lightning_sgmcmc.diagnostics.temperature import (
     ConfigurationalTemperature,
@@ -45,6 +45,7 @@ __all__ = [
     "ess",
     "gradient_of_potential",
     "joint_remedy",
+    "nested_rhat",
     "predictive_temperature",
     "relative_errors",
     "rhat",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -117,6 +118,63 @@ def rhat(x: ArrayLike) -> Array:
             )
         value[(np.ptp(halves, axis=-1) == 0).all(-1)] = np.inf
         result[varies] = value
+    return result.reshape(traces.shape[2:])
+
+
+def nested_rhat(x: ArrayLike, superchains: Sequence[int]) -> Array:
+    """Return the nested R-hat of many short chains: 1 when groups of chains agree.
+
+    A superchain is a group of M chains from a common start; there are K of them, of chains with N
+    draws. With m_kj the mean of chain j of superchain k, m_k that of the superchain, m that of all,
+
+        B = sum_k (m_k - m)^2 / (K - 1),
+        W = mean over k of  sum_j (m_kj - m_k)^2 / (M - 1)  +  mean over j of the variance within,
+
+    and the result is sqrt(1 + B / W), where a term with a divisor of 0 is 0. The number of chains
+    makes up for their shortness: stationary chains of independent draws have
+    B / W = 1 / (M (N + 1)) about, or 1 / M for N = 1. Chains that have not forgotten their common
+    starts keep B, however many there are. Margossian, Hoffman, Sountsov, Riou-Durand, Vehtari and
+    Gelman 2022 (arXiv 2110.13017), definition 2.1.
+
+    Args:
+        x: Traces [C, D, ...] of C = K M chains with D = N draws.
+        superchains: The superchain of each chain, C labels.
+
+    Returns:
+        Array [...]. Infinite where nothing varies within superchains and these differ; NaN for a
+        quantity that is constant over all chains or not finite somewhere.
+
+    Raises:
+        ValueError: If the shape is wrong, there are not two superchains of equally many chains, or
+            a superchain is a single draw.
+    """
+    traces, labels = as_traces(x), np.asarray(superchains)
+    if labels.shape != traces.shape[:1]:
+        raise ValueError(
+            f"superchains names the group of each of the {len(traces)} chains, got {labels.shape}"
+        )
+    names, counts = np.unique(labels, return_counts=True)
+    size = int(counts[0])
+    if len(names) < 2 or (counts != size).any():
+        raise ValueError(
+            f"nested R-hat compares two or more superchains of equally many chains, got "
+            f"{dict(zip(names.tolist(), counts.tolist(), strict=True))}"
+        )
+    if size * traces.shape[1] == 1:
+        raise ValueError("a superchain of one draw has no variance: give more chains or draws")
+    rows, varies = columns(traces)
+    result = np.full(len(rows), np.nan)
+    order = np.argsort(labels, kind="stable")
+    grouped = rows[varies][:, order].reshape(int(varies.sum()), len(names), size, -1)
+    means = grouped.mean(-1)
+    within = np.zeros(grouped.shape[:2])
+    if grouped.shape[-1] > 1:
+        within += grouped.var(-1, ddof=1).mean(-1)
+    if size > 1:
+        within += means.var(-1, ddof=1)
+    with np.errstate(divide="ignore"):
+        ratio = means.mean(-1).var(-1, ddof=1) / within.mean(-1)
+    result[varies] = np.sqrt(1 + ratio)
     return result.reshape(traces.shape[2:])
 
 

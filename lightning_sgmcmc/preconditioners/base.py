@@ -58,6 +58,19 @@ class Preconditioner(ABC):
         """Take in the target, for what is learned from more than a gradient."""
         self.target = target
 
+    @property
+    def horizon(self) -> int:
+        """Gradients without which C depends on where it was started, or on single ones.
+
+        A chain whose step size goes by C shows it so many before the first step.
+        """
+        return int(self.adaptive)
+
+    @property
+    def expected_eigenvalue(self) -> float:
+        """The least lambda_max(C H) to count on at the next steps, while C adapts; 0 for none."""
+        return 0.0
+
     def update(self, grads: Sequence[Tensor]) -> None:  # noqa: B027
         """Take in the mean likelihood gradient at the current weights."""
 

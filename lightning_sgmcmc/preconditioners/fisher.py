@@ -78,6 +78,11 @@ class Fisher(Preconditioner):
         super().attach(params, chain_dims)
         self.updates = self.batch_size = 0
 
+    @property
+    def horizon(self) -> int:
+        """The memory 1 / (1 - memory), or ten minibatches for a gamma_t that decays."""
+        return 10 if self.memory is None else round(1 / (1 - self.memory))
+
     def update(self, grads: Sequence[Tensor]) -> None:
         """Take the recorded minibatch into J.
 

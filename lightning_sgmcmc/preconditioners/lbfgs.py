@@ -95,6 +95,11 @@ class AveragedLBFGS(Preconditioner):
         self._work, self._spare = [], None
         self._start(torch.ones(1, dtype=params[0].dtype, device=params[0].device))
 
+    @property
+    def expected_eigenvalue(self) -> float:
+        """1 while C adapts: any pair can make C the inverse Hessian, however short of it C is."""
+        return 0.0 if self.frozen else 1.0
+
     def update(self, grads: Sequence[Tensor]) -> None:
         """Before the first pair, scale C by the gradient."""
         if self._count == 0:

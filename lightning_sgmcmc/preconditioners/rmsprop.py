@@ -82,6 +82,14 @@ class RMSProp(Diagonal):
         self.square_avg, self._root = (unflatten(vector, params) for vector in self._flat)
         self._refresh()
 
+    @property
+    def horizon(self) -> int:
+        """The memory 1 / (1 - alpha), after which 63 % of V comes from gradients.
+
+        V_i of few gradients is close to 0 for some weights by chance.
+        """
+        return round(1 / (1 - self.alpha))
+
     def update(self, grads: Sequence[Tensor]) -> None:
         """V <- alpha V + (1 - alpha) g^2."""
         if self.start_at_gradient and not self.started:

@@ -9,7 +9,11 @@ from lightning_sgmcmc.priors.normal_inverse_gamma import NormalInverseGammaPrior
 from lightning_sgmcmc.priors.scale_mixture import ScaleMixturePrior
 from lightning_sgmcmc.priors.spike_slab import SpikeAndSlabPrior
 
+#: Priors that are Gaussian with independent weights.
+GAUSSIAN_PRIORS = (FlatPrior, GaussianPrior, LayerwiseGaussianPrior, FanInGaussianPrior)
+
 __all__ = [
+    "GAUSSIAN_PRIORS",
     "FanInGaussianPrior",
     "FlatPrior",
     "GaussianPrior",

@@ -326,6 +326,15 @@ class Sampler(torch.optim.Optimizer):
         self.gradients += 1
         return pair
 
+    def show(self, grads: list[Tensor]) -> None:
+        """Let C learn from a gradient without a move; it counts as one.
+
+        Args:
+            grads: The mean likelihood gradient at the current weights.
+        """
+        steps.update(self.preconditioner, grads, self.params, self.stream)
+        self.gradients += 1
+
     def _start_pair(self, grads: list[Tensor]) -> Pair:
         """Return minus the weights and minus the gradient, in memory kept for it."""
         if not self._pair or self._pair[0][0].device != self.params[0].device:

@@ -140,6 +140,12 @@ class ChainsInTurn(Sampler):
         self._count()
         return None if pairs[0] is None else ([], [])
 
+    def show(self, grads: list[Tensor]) -> None:
+        """Let every chain's C learn from its gradient without a move."""
+        for k, sampler in enumerate(self.samplers):
+            sampler.show([g[k] for g in grads])
+        self._count()
+
     def _learn(self, pair: Pair, grads: list[Tensor]) -> None:
         for k, (sampler, own) in enumerate(zip(self.samplers, self._pairs, strict=True)):
             assert own is not None
@@ -197,6 +203,16 @@ class _InTurn(Preconditioner):
     def frozen(self, value: bool) -> None:
         for part in self.parts:
             part.frozen = value
+
+    @property
+    def horizon(self) -> int:
+        """That of each chain's C."""
+        return self.parts[0].horizon
+
+    @property
+    def expected_eigenvalue(self) -> float:
+        """That of each chain's C."""
+        return self.parts[0].expected_eigenvalue
 
     def update(self, grads: Sequence[Tensor]) -> None:
         """Show each chain its gradient."""

@@ -11,18 +11,11 @@ from torch import Tensor
 
 from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.preconditioners import BlockFisher, DiagonalFisher, Fisher, FullFisher
-from lightning_sgmcmc.priors import (
-    FanInGaussianPrior,
-    FlatPrior,
-    GaussianPrior,
-    LayerwiseGaussianPrior,
-)
+from lightning_sgmcmc.priors import GAUSSIAN_PRIORS
 from lightning_sgmcmc.samplers.base import Pair, Sampler
 from lightning_sgmcmc.samplers.common import Common, Unpack
 
 Variant = Literal["full", "diagonal", "block"]
-
-_GAUSSIAN = (FlatPrior, GaussianPrior, LayerwiseGaussianPrior, FanInGaussianPrior)
 
 
 class SGFS(Sampler):
@@ -108,7 +101,7 @@ class SGFS(Sampler):
         )
         if self.temperature == 0:
             raise ValueError("SGFS has no T = 0: its minibatches' own noise is part of the law")
-        if count_prior and not isinstance(self.prior, _GAUSSIAN):
+        if count_prior and not isinstance(self.prior, GAUSSIAN_PRIORS):
             raise ValueError(f"only a Gaussian prior can be counted, got {self.prior!r}")
 
     @staticmethod

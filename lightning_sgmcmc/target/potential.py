@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.priors import FlatPrior, Prior
+from lightning_sgmcmc.target.hessian import HessianProduct
 from lightning_sgmcmc.target.per_example import PerExample
 
 Batch = Any
@@ -48,6 +50,7 @@ class Target:
             self.prior = copy.copy(self.prior)
             self.prior.attach(self.params, chain_dims)
         self._reduce, self.chain_dims = reduce, chain_dims
+        self._hessian_product = HessianProduct(chain_dims)
         self._batch: tuple[Batch] | None = None
         #: What the chain's estimator adds to the gradient of a minibatch; None for nothing.
         self.correction: Callable[[Batch], list[Tensor] | None] = lambda batch: None
@@ -141,21 +144,24 @@ class Target:
     def curvature(
         self, vectors: Sequence[Tensor], batches: Sequence[Batch], with_prior: bool = True
     ) -> list[Tensor]:
-        """Return the Hessian of U / N, estimated from equally large batches, times a vector."""
+        """Return the Hessian of U / N, estimated from equally large batches, times a vector.
+
+        See :class:`~lightning_sgmcmc.target.hessian.HessianProduct` for networks that have no
+        second derivative.
+        """
         total = [torch.zeros_like(v) for v in vectors]
         for batch in batches:
-            with torch.enable_grad():
-                loss = self.mean_nll(batch).sum()
-                grads = torch.autograd.grad(loss, self.params, create_graph=True)
-                inner = torch.stack(
-                    [(g * v).sum() for g, v in zip(grads, vectors, strict=True)]
-                ).sum()
-                products = torch.autograd.grad(inner, self.params, materialize_grads=True)
-            torch._foreach_add_(total, list(products), alpha=1 / len(batches))
+            loss = partial(self._summed_nll, batch)
+            products = self._hessian_product(loss, self.params, vectors)
+            torch._foreach_add_(total, products, alpha=1 / len(batches))
         total = self.reduced(total)
         if with_prior:
             self._add_prior_curvature_(total, vectors)
         return total
+
+    def _summed_nll(self, batch: Batch) -> Tensor:
+        """Return the sum over chains of the mean NLL of a batch."""
+        return self.mean_nll(batch).sum()
 
     def _add_prior_curvature_(self, total: list[Tensor], vectors: Sequence[Tensor]) -> None:
         with torch.enable_grad():

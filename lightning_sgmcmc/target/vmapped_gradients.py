@@ -12,6 +12,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from lightning_sgmcmc.target.hessian import math_attention
+
 
 class _Likelihood(nn.Module):
     """The task's ``nll`` as a forward, so that weights can be swapped in it."""
@@ -117,9 +119,10 @@ class SingleExamples:
         per_example = vmap(grad(loss), (None, None, examples.dims(0)), randomness="error")
         dims = (0, 0, examples.dims(0) if examples.axis else None)
         per_chain = vmap(per_example, dims, randomness="error")
-        found: dict[str, Tensor] = per_chain(
-            _inside(wanted), _inside(fixed), examples.cut(start, stop)
-        )
+        with math_attention():  # vmap takes fused attention example by example
+            found: dict[str, Tensor] = per_chain(
+                _inside(wanted), _inside(fixed), examples.cut(start, stop)
+            )
         return {name: found[f"module.{name}"] for name in wanted}
 
     def one(

@@ -65,6 +65,17 @@ def test_nll_is_the_normal_density_of_all_outputs(sigma: float) -> None:
     assert module.sigma == pytest.approx(sigma, rel=1e-6)
 
 
+def test_labels_are_perturbed_by_the_density_s_noise() -> None:
+    """z = 1 moves each label by its standard deviation, which a fit must not have to find."""
+    module, x, y = example(0.3)
+    same, moved = module.perturb_labels((x, y), torch.ones_like)
+    assert same is x
+    expected = (0.3 * module.noise_shape(x)).expand_as(y)
+    torch.testing.assert_close(moved - y, expected, rtol=1e-6, atol=0)
+    with pytest.raises(ValueError, match="give noise as a number"):
+        example("residuals")[0].perturb_labels((x, y), torch.ones_like)
+
+
 def test_learned_scale_is_sampled_and_has_the_density_s_gradient() -> None:
     module, x, y = example("learned", initial_noise=0.7)
     assert "log_noise" in dict(module.named_parameters())

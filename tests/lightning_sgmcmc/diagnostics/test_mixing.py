@@ -7,7 +7,7 @@ import pytest
 from arviz_stats.base import array_stats
 from scipy.stats import norm
 
-from lightning_sgmcmc.diagnostics import ess, rhat
+from lightning_sgmcmc.diagnostics import ess, nested_rhat, rhat
 
 
 def ar1(rho: float, shape: tuple[int, int, int], seed: int) -> np.ndarray:
@@ -134,3 +134,73 @@ def test_bad_input_is_one_line() -> None:
         rhat(np.zeros((0, 10, 2)))
     with pytest.raises(ValueError, match="method must be bulk, tail or mean, got 'median'"):
         ess(np.zeros((2, 10)), "median")
+
+
+def definition(x: np.ndarray, superchains: list[int]) -> float:
+    """Return nested R-hat of one quantity [C, D], as the paper defines it, term by term."""
+    groups = [[c for c, k in zip(x, superchains, strict=True) if k == g] for g in set(superchains)]
+    centre = np.mean([np.mean(g) for g in groups])
+    between = sum((np.mean(g) - centre) ** 2 for g in groups) / (len(groups) - 1)
+    within = 0.0
+    for g in groups:
+        if len(g) > 1:
+            within += sum((np.mean(c) - np.mean(g)) ** 2 for c in g) / (len(g) - 1)
+        if len(g[0]) > 1:
+            within += np.mean([sum((v - np.mean(c)) ** 2 for v in c) / (len(c) - 1) for c in g])
+    return float(np.sqrt(1 + between / (within / len(groups))))
+
+
+@pytest.mark.parametrize(
+    ("draws", "superchains"),
+    [(7, [0, 1, 0, 1, 2, 2]), (1, [0, 0, 1, 1, 1, 0]), (5, [3, 1, 2, 0]), (9, [1, 1, 0, 0])],
+)
+def test_nested_rhat_is_its_definition(draws: int, superchains: list[int]) -> None:
+    x = ar1(0.5, (len(superchains), draws, 3), seed=6)
+    x[0] += 1.5
+    expected = [definition(x[:, :, q], superchains) for q in range(3)]
+    np.testing.assert_allclose(nested_rhat(x, superchains), expected, rtol=1e-12)
+
+
+def test_nested_rhat_is_arviz_own() -> None:
+    x, superchains = ar1(0.5, (8, 50, 4), seed=7), [0, 0, 1, 1, 2, 2, 3, 3]
+    theirs = array_stats.rhat_nested(
+        x, superchain_ids=superchains, method="identity", chain_axis=0, draw_axis=1
+    )
+    np.testing.assert_allclose(nested_rhat(x, superchains), theirs, rtol=1e-10)
+
+
+@pytest.mark.parametrize("draws", [1, 4])
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_nested_rhat_of_independent_draws_and_of_remembered_starts(
+    draws: int, spread: float
+) -> None:
+    """E[B] = spread^2 + 1/(M N), W = 1 + 1/N, or 1 for N = 1.
+
+    B / W of 500 quantities with 20 superchains of 30 chains: the mean's standard error is about
+    sqrt(2 / 19 / 500) = 1.5 % of it; tolerance 6 %.
+    """
+    rng = np.random.default_rng(8)
+    start = spread * rng.standard_normal((20, 1, 1, 500))
+    x = start + rng.standard_normal((20, 30, draws, 500))
+    found = nested_rhat(x.reshape(600, draws, 500), np.repeat(range(20), 30).tolist())
+    expected = (spread**2 + 1 / (30 * draws)) / (1 + 1 / draws if draws > 1 else 1)
+    assert (found**2 - 1).mean() == pytest.approx(expected, rel=0.06)
+
+
+def test_nested_rhat_where_it_is_not_defined() -> None:
+    x = ar1(0.0, (4, 6, 3), seed=9)
+    x[:, :, 0] = 2.0
+    x[:, :, 1] = np.array([0, 0, 1, 1])[:, None]
+    found = nested_rhat(x, [0, 0, 1, 1])
+    assert np.isnan(found[0])
+    assert np.isinf(found[1])
+    assert np.isfinite(found[2])
+    for superchains, match in [
+        ([0, 0, 1], "each of the 4 chains"),
+        ([0, 0, 0, 1], "equally many"),
+        ([0, 0, 0, 0], "two or more"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            nested_rhat(x, superchains)
+    with pytest.raises(ValueError, match="one draw"):
+        nested_rhat(x[:, :1], [0, 1, 2, 3])

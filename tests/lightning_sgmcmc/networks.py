@@ -1,0 +1,64 @@
+"""The kinds of network that people have, small, and a task and data for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lightning_sgmcmc.chain import Task
+
+CLASSES, SIDE = 4, 6
+KINDS = ("mlp", "cnn", "transformer")
+
+
+class Transformer(nn.Module):
+    """Rows of an image as a sequence, one encoder layer, the mean as features."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True)
+        self.embed, self.out = nn.Linear(SIDE, width), nn.Linear(width, CLASSES)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.encoder(self.embed(x.squeeze(-3))).mean(-2)
+        logits: Tensor = self.out(features)
+        return logits
+
+
+def network(kind: str) -> nn.Module:
+    """Return a classifier of images [B, 1, SIDE, SIDE], as torch initialises it."""
+    torch.manual_seed(0)
+    if kind == "mlp":
+        hidden = nn.Linear(SIDE**2, 16)
+        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(16, CLASSES))
+    if kind == "cnn":
+        features = (nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        return nn.Sequential(*features, nn.Flatten(), nn.Linear(36, CLASSES))
+    return Transformer()
+
+
+def images(count: int = 300) -> tuple[Tensor, Tensor]:
+    """Return noisy images of eight patterns, two a class, and their classes."""
+    generator = torch.Generator().manual_seed(1)
+    patterns = torch.randn(2 * CLASSES, 1, SIDE, SIDE, generator=generator)
+    which = torch.randint(2 * CLASSES, (count,), generator=generator)
+    noise = torch.randn(count, 1, SIDE, SIDE, generator=generator)
+    return patterns[which] + 0.7 * noise, which % CLASSES
+
+
+class Classifier(Task):
+    """A categorical likelihood with a network's logits."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def nll(self, batch: Any) -> Tensor:
+        return functional.cross_entropy(self(batch[0]), batch[1], reduction="none")
+
+    def predictive(self, batch: Any) -> Tensor:
+        return self(batch[0]).softmax(-1)
