@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ class Sheet:
         numbers: The override that a word such as ``lr0.1`` states, by the letters before the
             number. These come after all rules.
         trials: Names of the runs that settings were chosen from.
+        held_out: What those change besides, after the rules and before the numbers.
         tried: Columns of the table of those.
         trying: What their numbers are.
         settings: Everything else that the experiment's module needs.
@@ -55,17 +55,22 @@ class Sheet:
     rules: Mapping[str, Overrides] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
     trials: Sequence[str] = ()
+    held_out: Overrides = field(default_factory=dict)
     tried: Sequence[Mapping[str, Any]] = ()
     trying: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     functions: Mapping[str, Callable[[Result], Any]] = field(default_factory=dict)
 
-    def runs(self, names: Sequence[str] | None = None) -> list[Cell]:
-        """Return runs by their names, by default those of the table."""
-        found = expanded(self.cells if names is None else names)
-        return [Cell(name, self.config, self._overrides(name)) for name in found]
+    def runs(self) -> list[Cell]:
+        """Return the runs of the table."""
+        return [Cell(n, self.config, self._overrides(n, {})) for n in expanded(self.cells)]
 
-    def _overrides(self, name: str) -> Overrides:
+    def trial_runs(self) -> list[Cell]:
+        """Return the runs that settings were chosen from."""
+        names = expanded(self.trials)
+        return [Cell(name, self.config, self._overrides(name, self.held_out)) for name in names]
+
+    def _overrides(self, name: str, held_out: Overrides) -> Overrides:
         words, found = name.split("-"), dict[str, Any]()
         for rule, changes in self.rules.items():
             if rule == "*" or set(rule.split("-")) <= set(words):
@@ -73,7 +78,7 @@ class Sheet:
         stated = [re.fullmatch(r"([a-z]+)([0-9.]+)", word) for word in words]
         values = {m[1]: yaml.safe_load(m[2]) for m in stated if m}
         numbers = {self.numbers[k]: value for k, value in values.items() if k in self.numbers}
-        return changed(found, numbers)
+        return changed(changed(found, held_out), numbers)
 
     def made(self, columns: Sequence[Mapping[str, Any]]) -> list[Column]:
         """Return columns that are stated as data."""
@@ -115,8 +120,7 @@ class Sheet:
         columns = self.made(self.tried)
         entry = {"entry": more.pop("entry")} if "entry" in more else {}
         named = Best(best, columns[0], parts, **entry) if best else None
-        runs = cells or partial(self.runs, self.trials)
-        return Choices(runs, columns, self.trying, named, **more)
+        return Choices(cells or self.trial_runs, columns, self.trying, named, **more)
 
 
 def expanded(names: Sequence[str]) -> list[str]:

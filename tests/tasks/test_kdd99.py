@@ -24,7 +24,7 @@ from tasks.nets.drbm import DiscriminativeRBM
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {cell.name: cell for cell in kdd99.SHEET.runs()}
-CHOICES = kdd99.SHEET.runs(kdd99.SHEET.trials)
+CHOICES = kdd99.SHEET.trial_runs()
 #: Training rows of the 10 % file, and of the full one, which the paper has.
 N, N_PAPER = 444_619, 4_408_587
 

@@ -24,7 +24,7 @@ from tests.tasks.test_images import root as mnist_files
 
 ROOT = Path(__file__).resolve().parents[2]
 files = mnist_files
-CELLS, CHOICES = nld.SHEET.runs(), nld.SHEET.runs(nld.SHEET.trials)
+CELLS, CHOICES = nld.SHEET.runs(), nld.SHEET.trial_runs()
 EMPTY: dict[str, Any] = dict.fromkeys(cell.name for cell in CELLS)
 
 
