@@ -147,7 +147,7 @@ def run(
     sampler.num_data = 1
     if chains is not None:
         sampler.stack(one_generator=True)
-    draws = sample(
+    draws, _ = sample(
         sampler,
         steps=steps,
         gradient=NoisyGradient(covariance, sd, seed),

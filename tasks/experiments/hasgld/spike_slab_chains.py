@@ -128,12 +128,12 @@ def run(
     prior.bind_residuals(lambda: residuals(beta.detach()).square().sum(-1), n)
     per_step = 2 if "second_gradient" in sampler.needs else 1
     steps = adapting // per_step
-    first = sample(
+    first, _ = sample(
         sampler, steps=steps, gradient=gradient, thinning=THINNING, freeze=False, label="adapting"
     )
     sampler.freeze()
     steps = sampling // (2 if "second_gradient" in sampler.needs else 1)
-    second = sample(sampler, steps=steps, gradient=gradient, thinning=THINNING, label="sampling")
+    second, _ = sample(sampler, steps=steps, gradient=gradient, thinning=THINNING, label="sampling")
     (rates,) = prior.rates()
     K = len(first)
     return Chains(

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp, Sampler
-from lightning_sgmcmc.diagnostics import ess, rhat
+from lightning_sgmcmc.diagnostics import ess
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.libsvm import A9AData
 from tasks.experiments.experiment import Cell, Experiment, Study
-from tasks.experiments.logistic_chains import sample_chains
-from tasks.experiments.logistic_hmc import sample_hmc, with_intercept
+from tasks.experiments.logistic import sample_chains, sample_hmc, with_intercept
 from tasks.experiments.loop import Array
 from tasks.experiments.overrides import gaussian, sampler
 from tasks.experiments.sheet import sheet
@@ -97,7 +96,7 @@ def run(method: str, lr: float, num_val: int, folder: Path) -> dict[str, Any]:
     data.prepare_data()
     data.setup()
     x, y = data.arrays("train")
-    draws = sample_chains(
+    draws, _ = sample_chains(
         METHODS[method],
         x,
         y,
@@ -129,23 +128,16 @@ def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
     if intercept:
         x, test_x = with_intercept(x), with_intercept(test_x)
     approximation = laplace(x, y, PRIOR_VARIANCE)
-    details: dict[str, Any]
+    details: dict[str, float] = {}
     if hmc:
         found = sample_hmc(
             x, y, PRIOR_VARIANCE, chains=8, draws=500, burn_in=100, target_acceptance=0.8
         )
-        draws = found.draws
-        details = {
-            "acceptance": found.acceptance,
-            "divergences": found.divergences,
-            "min_ess": float(ess(draws).min()),
-            "max_rhat": float(rhat(draws).max()),
-        }
+        draws, details = found.draws, found.quality()
     else:
         root = np.linalg.cholesky(approximation.covariance)
         normal = np.random.default_rng(0).standard_normal((8, 500, x.shape[1]))
         draws = approximation.mean + normal @ root.T
-        details = {}
     return details | errors(draws, test_x, test_y, approximation)
 
 
@@ -237,13 +229,13 @@ def report(results: Results) -> Iterator[str | Table]:
         result = results.get(name)
         if result is not None and "acceptance" in result:
             chains, draws = result["chain_error_percent"], result["draw_error_percent"]
-            yield (
-                f"{label}: acceptance {result['acceptance']:.2f}, {result['divergences']} "
-                f"divergences, smallest ESS {result['min_ess']:,.0f}, R-hat at most "
-                f"{result['max_rhat']:.3f}; {result['error_percent']:.2f} % error of all draws "
-                f"together, {min(chains):.2f} to {max(chains):.2f} % of the chains; "
-                f"{100 * draws['at_most_published']:.1f} % of draws have "
-                f"{PUBLISHED['pSGLD']:.2f} % or less."
+            yield SHEET.settings["reference"].format(
+                **result,
+                label=label,
+                lowest=min(chains),
+                highest=max(chains),
+                share=100 * draws["at_most_published"],
+                published=PUBLISHED["pSGLD"],
             )
 
 

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_sgmcmc import PSGLD, SGLD, Sampler
-from lightning_sgmcmc.diagnostics import ess, rhat
+from lightning_sgmcmc.diagnostics import ess
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.australian import AustralianData
 from tasks.experiments.drawing import draw_lines
 from tasks.experiments.experiment import Experiment, Study
-from tasks.experiments.logistic_chains import sample_chains
-from tasks.experiments.logistic_hmc import sample_hmc, standard_error, with_intercept
+from tasks.experiments.logistic import sample_chains, sample_hmc, standard_error, with_intercept
 from tasks.experiments.loop import Array
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Result, Results, Row, Table
@@ -97,11 +96,8 @@ def truth(folder: Path, chains: int = 100, draws: int = 500, burn_in: int = 200)
         "mean": together.mean(0).tolist(),
         "covariance": np.cov(together.T).tolist(),
         "draws": len(together),
-        "acceptance": run.acceptance,
-        "divergences": run.divergences,
+        **run.quality(),
         "gradients_a_chain": run.gradients,
-        "min_ess": float(ess(run.draws).min()),
-        "max_rhat": float(rhat(run.draws).max()),
         "max_standard_error_in_sd": float((standard_error(run.draws) / sd).max()),
         "laplace_mean_error_in_sd": (np.abs(approximation.mean - together.mean(0)) / sd).tolist(),
         "laplace_sd_ratio": (np.sqrt(np.diag(approximation.covariance)) / sd).tolist(),
@@ -129,7 +125,7 @@ def study(method: Method, folder: Path, epsilons: tuple[float, ...] = EPSILONS) 
 
 def chains(method: Method, x: Array, y: Array, epsilon: float, steps: int = STEPS) -> Array:
     """Return the draws after burn-in of the 50 runs at one step size, [50, draws, 15]."""
-    return sample_chains(
+    draws, _ = sample_chains(
         method.make,
         x,
         y,
@@ -143,6 +139,7 @@ def chains(method: Method, x: Array, y: Array, epsilon: float, steps: int = STEP
         one_generator=True,
         label=f"{method.label}, epsilon {epsilon:g}",
     )
+    return draws
 
 
 def compare(draws: Array, mean: Array, covariance: Array) -> dict[str, float]:
@@ -187,13 +184,10 @@ def report(results: Results) -> Iterator[str | Table]:
     yield Table(SHEET.heading, SHEET.made(SHEET.columns), rows)
     known = results.get("truth")
     if known is not None:
-        yield (
-            f"Truth: {known['draws']:,} draws of HMC, acceptance {known['acceptance']:.3f}, "
-            f"{known['divergences']} divergences, smallest ESS {known['min_ess']:,.0f}, R-hat at "
-            f"most {known['max_rhat']:.4f}; standard error of its mean at most "
-            f"{known['max_standard_error_in_sd']:.4f} sd. Laplace's mean is off by up to "
-            f"{max(known['laplace_mean_error_in_sd']):.2f} sd, its sd by up to "
-            f"{100 * max(abs(r - 1) for r in known['laplace_sd_ratio']):.0f} %."
+        yield SHEET.settings["truth"].format(
+            **known,
+            off=max(known["laplace_mean_error_in_sd"]),
+            sd_off=100 * max(abs(r - 1) for r in known["laplace_sd_ratio"]),
         )
 
 
