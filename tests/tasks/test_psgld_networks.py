@@ -88,9 +88,9 @@ def test_one_name_is_one_command(table: Any) -> None:
     networks = table.NETWORKS
     for c in choices_of(table):  # what both lists have is run once
         assert commands.setdefault(c.name, c) == c
-    assert {f"{column}-{method}" for column in networks.columns for method in networks.methods} <= set(
-        names
-    ) | {name.removesuffix("-seed0") for name in names}
+    assert {
+        f"{column}-{method}" for column in networks.columns for method in networks.methods
+    } <= set(names) | {name.removesuffix("-seed0") for name in names}
 
 
 def test_the_chosen_step_is_all_that_differs_from_the_published_cell() -> None:

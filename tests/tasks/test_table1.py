@@ -63,7 +63,11 @@ def test_every_chosen_step_was_in_the_grid() -> None:
 
 @pytest.mark.parametrize(
     "cell",
-    [c for c in table1.SHEET.runs() if c.name not in LAYER_CELLS and c.name.endswith(("-0", "-70"))],
+    [
+        c
+        for c in table1.SHEET.runs()
+        if c.name not in LAYER_CELLS and c.name.endswith(("-0", "-70"))
+    ],
     ids=lambda c: c.name,
 )
 def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import SGFS, SGLD, BatchStream, GaussianPrior, Sampler, Target
+from lightning_sgmcmc import SGFS, BatchStream, GaussianPrior, Sampler, Target
 from lightning_sgmcmc.diagnostics import autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
 from lightning_sgmcmc.samplers import Stacked
@@ -33,7 +33,7 @@ from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.loop import Array, sample, whitened_hmc
 from tasks.experiments.sgfs import step_sizes
 from tasks.experiments.sgfs.drbm_chains import FlatMachine, Machines, merged
-from tasks.experiments.sgfs.step_sizes import Moments, finite
+from tasks.experiments.sgfs.step_sizes import Method, Moments, finite
 from tasks.experiments.tables import Column, Results, Row, Table
 
 if TYPE_CHECKING:
@@ -46,36 +46,13 @@ LEAPFROGS = 15
 BLOCK, BUDGET = 100, 1.0
 
 
-@dataclass(frozen=True)
-class Method:
-    """A sampler and its step sizes.
-
-    Attributes:
-        label: What the table calls it.
-        parameter: What sets its step size.
-        values: The values of that.
-        make: Builds it on its parameters, of a value, with N and the prior as further arguments.
-    """
-
-    label: str
-    parameter: str
-    values: tuple[float, ...]
-    make: Callable[..., Sampler]
+def _sgfs(alpha: float, num_data: int) -> tuple[Callable[..., Sampler], float]:
+    return partial(SGFS, count_prior=True), SGFS.step_size(alpha, num_data, BATCH)
 
 
-def _sgfs(params: Stacked, alpha: float, num_data: int, **more: Any) -> Sampler:
-    lr = SGFS.step_size(alpha, num_data, BATCH)
-    return SGFS(params, lr, count_prior=True, num_data=num_data, **more)
-
-
-def _sgld(params: Stacked, epsilon: float, num_data: int, **more: Any) -> Sampler:
-    return SGLD(params, epsilon * num_data / 2, num_data=num_data, **more)
-
-
-#: The paper's epsilon is twice the step on the sum.
 METHODS = {
     "sgfs_full": Method("SGFS-f", "alpha", (2.0, 3.0, 4.0, 5.0, 10.0), _sgfs),
-    "sgld": Method("SGLD", "epsilon", (5e-4, 1e-4, 5e-5, 1e-5, 5e-6), _sgld),
+    "sgld": Method("SGLD", "epsilon", (5e-4, 1e-4, 5e-5, 1e-5, 5e-6), step_sizes.langevin),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
 
@@ -211,8 +188,7 @@ def compute(method: Method, folder: Path, size: Size) -> dict[str, Any]:
     found = step_sizes.over_steps(
         folder,
         reference,
-        method.parameter,
-        method.values,
+        method,
         lambda value: run(method, value, machines, mode, x, y, size),
         block=BLOCK,
         thinning=size.thinning,
@@ -229,8 +205,9 @@ def run(
     The seconds are those after burn-in, where C is frozen.
     """
     theta = mode.repeat(size.chains, 1).requires_grad_()
+    make, lr = method.make(value, len(x))
     prior = GaussianPrior(1 / PRECISION)
-    sampler = method.make(Stacked([theta]), value, len(x), prior=prior)
+    sampler = make(Stacked([theta]), lr=lr, num_data=len(x), prior=prior)
     sampler.stack(one_generator=True)
     stream = BatchStream((x, y), BATCH, "independent")
     stream.bind(torch.device("cpu"), seed=0, num_chains=len(theta))
@@ -260,6 +237,14 @@ COLUMNS = [
 ]
 
 
+REFERENCE = (
+    "{rows:,} rows, {different_rows:,} of them different. HMC: {draws:,} draws, acceptance "
+    "{acceptance:.2f}, {divergences} divergences, autocorrelation time {act:.3g}, R-hat at most "
+    "{max_rhat:.3f}, {images:.1f} % of draws at other images of the mode; variances of its halves "
+    "differ by up to {gap:.0f} %."
+)
+
+
 def report(results: Results) -> Iterator[str | Table]:
     """Yield the reference, then variances, mixing and errors of every step size."""
     for prefix in ("", "full-"):
@@ -272,14 +257,9 @@ def report(results: Results) -> Iterator[str | Table]:
 def _of_reference(result: dict[str, Any] | None) -> str:
     if result is None:
         return "HMC: not run."
-    return (
-        f"{result['rows']:,} rows, {result['different_rows']:,} of them different. HMC: "
-        f"{result['draws']:,} draws, acceptance {result['acceptance']:.2f}, "
-        f"{result['divergences']} divergences, autocorrelation time {result['act']:.3g}, R-hat at "
-        f"most {result['max_rhat']:.3f}, {100 * result['at_other_images']:.1f} % of draws at other "
-        "images of the mode; variances of its halves differ by up to "
-        f"{100 * result['largest_gap_of_variances_between_halves']:.0f} %."
-    )
+    images = 100 * result["at_other_images"]
+    gap = 100 * result["largest_gap_of_variances_between_halves"]
+    return REFERENCE.format(**result, images=images, gap=gap)
 
 
 def figures(results: Results, out: Path) -> dict[str, Figure]:

@@ -7,8 +7,6 @@ draws are of the posterior from the start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lightning_sgmcmc import HMC, SGFS, SGLD, Sampler
-from lightning_sgmcmc.chain import Sampling
+from lightning_sgmcmc import HMC, SGFS
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.mnist79 import sevens_and_nines
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.logistic import sample_chains, sample_hmc
 from tasks.experiments.loop import Array
 from tasks.experiments.sgfs import step_sizes
+from tasks.experiments.sgfs.step_sizes import Make, Method
 from tasks.experiments.tables import Results, Table
 from tasks.laplace import laplace
 
@@ -36,33 +34,12 @@ HMC_CHAINS, LEAPFROGS = 4, 4_000
 #: Draws between two looks at the errors.
 BLOCK = 200
 ALPHAS = (0.0, 1.0, 2.0, 6.0)
-#: The paper's epsilon, twice the step on the sum.
-EPSILONS = (1e-3, 3e-4, 1e-4, 1e-5, 1e-6)
 #: Processor seconds a chain, over the stacked chains, after which errors are compared.
 BUDGETS = (0.02, 0.2)
 
 
-@dataclass(frozen=True)
-class Method:
-    """A sampler and its step sizes.
-
-    Attributes:
-        label: What the table calls it.
-        parameter: What sets its step size.
-        values: The values of that.
-        make: Returns the sampler's class, its arguments stated, and lr for a value.
-        sampling: How minibatches are drawn.
-    """
-
-    label: str
-    parameter: str
-    values: Sequence[float]
-    make: Callable[[float], tuple[Callable[..., Sampler], float]]
-    sampling: Sampling = "independent"
-
-
-def _sgfs(variant: str) -> Callable[[float], tuple[Callable[..., Sampler], float]]:
-    return lambda alpha: (partial(SGFS, variant=variant), SGFS.step_size(alpha, N, BATCH))
+def _sgfs(variant: str) -> Make:
+    return lambda alpha, n: (partial(SGFS, variant=variant), SGFS.step_size(alpha, n, BATCH))
 
 
 METHODS = {
@@ -71,12 +48,12 @@ METHODS = {
     "sgfs_full_reshuffled": Method(
         "SGFS-f, reshuffled epochs", "alpha", ALPHAS, _sgfs("full"), "reshuffled"
     ),
-    "sgld": Method("SGLD", "epsilon", EPSILONS, lambda epsilon: (SGLD, epsilon * N / 2)),
+    "sgld": Method("SGLD", "epsilon", (1e-3, 3e-4, 1e-4, 1e-5, 1e-6), step_sizes.langevin),
     "hmc": Method(
         "HMC",
         "leapfrog steps",
         (1, 3, 10, 30),
-        lambda steps: (partial(HMC, leapfrog_steps=int(steps)), 1.0),
+        lambda steps, n: (partial(HMC, leapfrog_steps=int(steps)), 1.0),
         "full",
     ),
 }
@@ -108,8 +85,7 @@ def compute(method: Method, folder: Path) -> dict[str, Any]:
     x, y = sevens_and_nines(N)
     reference = step_sizes.read_moments(folder.parent / "reference")
     run = partial(chains, method, x, y)
-    parameter, values = method.parameter, method.values
-    return step_sizes.over_steps(folder, reference, parameter, values, run, block=BLOCK)
+    return step_sizes.over_steps(folder, reference, method, run, block=BLOCK)
 
 
 def chains(method: Method, x: Array, y: Array, value: float) -> tuple[Array, float]:
@@ -117,7 +93,7 @@ def chains(method: Method, x: Array, y: Array, value: float) -> tuple[Array, flo
     full = method.sampling == "full"
     approximation, count = laplace(x, y, PRIOR), HMC_CHAINS if full else CHAINS
     z = np.random.default_rng(1).standard_normal((count, x.shape[1]))
-    make, lr = method.make(value)
+    make, lr = method.make(value, len(x))
     draws = max(200, int(LEAPFROGS / value)) if full else DRAWS
     return sample_chains(
         make,

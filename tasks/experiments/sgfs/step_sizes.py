@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_sgmcmc import SGLD, Sampler
+from lightning_sgmcmc.chain import Sampling
 from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
 from lightning_sgmcmc.samplers import NonFiniteGradientError
@@ -21,8 +24,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: Called with a value of the parameter and N, returns what builds a sampler, and its lr.
+Make = Callable[[float, int], tuple[Callable[..., Sampler], float]]
 #: What is known of a target or of chains: ``mean``, ``covariance``, of a target also ``mode``.
 Moments = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A sampler and its step sizes.
+
+    Attributes:
+        label: What the table calls it.
+        parameter: What sets its step size.
+        values: The values of that.
+        make: Builds it.
+        sampling: How minibatches are drawn.
+    """
+
+    label: str
+    parameter: str
+    values: Sequence[float]
+    make: Make
+    sampling: Sampling = "independent"
+
+
+def langevin(epsilon: float, num_data: int) -> tuple[Callable[..., Sampler], float]:
+    """Return SGLD at the paper's epsilon, twice the step on the sum."""
+    return SGLD, epsilon * num_data / 2
 
 
 def read_moments(folder: Path, suffix: str = "") -> Moments:
@@ -67,8 +96,7 @@ def compare(
 def over_steps(
     folder: Path,
     reference: Moments,
-    parameter: str,
-    values: Sequence[float],
+    method: Method,
     chains: Callable[[float], tuple[Array, float]],
     *,
     block: int,
@@ -80,8 +108,7 @@ def over_steps(
     Args:
         folder: Where ``moments.npz`` goes.
         reference: Moments of the target.
-        parameter: What the values are of.
-        values: The step sizes.
+        method: The sampler.
         chains: Returns draws [K, draws, d] and the processor seconds of all chains.
         block: Draws between two looks at the errors.
         thinning: Steps between draws.
@@ -89,8 +116,8 @@ def over_steps(
     """
     rows: list[dict[str, Any]] = []
     arrays: Moments = {}
-    for value in values:
-        row: dict[str, Any] = {"parameter": parameter, "value": value}
+    for value in method.values:
+        row: dict[str, Any] = {"parameter": method.parameter, "value": value}
         try:
             draws, seconds = chains(value)
         except NonFiniteGradientError:
