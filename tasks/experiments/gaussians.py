@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -223,13 +224,16 @@ class Method:
 
     label: str
     make: Make
-    closed: Callable[[Sampler, Array, float, float], list[Linear]] | None
+    closed: Callable[[Sampler, Array, float, float], list[Linear]] | None = None
     chains: int = 20
     burn_in: int = 500
     freeze: bool = True
     stacked: bool = True
     pool: int = 1
     constant: bool = False
+
+
+UNDERDAMPED = Method("SGHMC, momentum .9", partial(SGHMC, momentum=0.9), momentum_chain)
 
 
 def row(

@@ -99,7 +99,7 @@ def test_measured_rows_agree_with_their_closed_forms(
 def test_sgld_is_unstable_at_every_step_as_printed_and_at_none_as_a_variance() -> None:
     make = hasgld_gaussian.METHODS["sgld"]
     for h in hasgld_gaussian.STEPS:
-        row, draws = hasgld_gaussian.row(make, hasgld_gaussian.target("printed"), h, draws=1)
+        row, draws = gaussians.row(make, hasgld_gaussian.target("printed"), h, draws=1)
         assert row["closed"] == {"stable": False}
         assert draws is None
         C = np.eye(2)

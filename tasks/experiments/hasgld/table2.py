@@ -13,8 +13,8 @@ Cells, each a run or a computation of its own:
 - ``shift-KIND``: the U-Net of 64 modes on fields of other kinds than it was trained on
   (table2_shift).
 
-sigma is estimated on 100 of the 1,300 training fields, which are held out; no other choice depends on
-them. Settings were chosen on 200 held-out training fields.
+sigma is estimated on 100 of the 1,300 training fields, which are held out; no other choice depends
+on them. Settings were chosen on 200 held-out training fields.
 """
 
 from __future__ import annotations
