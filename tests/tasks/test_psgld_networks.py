@@ -266,7 +266,7 @@ def test_temperatures_and_trials(tmp_path: Path) -> None:
     assert "| trial-bbb-mixture-0.001 | - | - |" in trials
     assert "sgld at 0.1," in trials
     assert "temperature-sghmc at 0.01." in trials
-    figures = psgld_mnist.figures(results, tmp_path)
+    figures = psgld_mnist.EXPERIMENT.figures(results, tmp_path)
     assert set(figures) == {"temperature"}
     test_line, held_out = figures["temperature"].axes[0].get_lines()[:2]
     np.testing.assert_allclose(test_line.get_xydata(), [(0.01, -0.2), (1.0, -0.3)])
@@ -344,7 +344,7 @@ def test_curves_are_those_of_networks_and_of_ensembles(runs: Path) -> None:
     assert read_curve(runs / "reduced-dropout-seed0", ENSEMBLE) == []
     name = "reduced-dropout-seed0"
     results = {"reduced-psgld-published-1": content, name: results_of(runs / name)}
-    drawn = psgld_mnist.figures(results, runs)
+    drawn = psgld_mnist.EXPERIMENT.figures(results, runs)
     assert set(drawn) == {"curves_reduced", "weights_reduced"}
     first = drawn["curves_reduced"].axes[0].get_lines()[0].get_xydata()
     np.testing.assert_allclose(first, [(step / 4, error) for step, error in ensembles])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 KINDS: tuple[Literal["additive", "lognormal"], ...] = ("additive", "lognormal")
 TERMS = (32, 64, 128)
+#: Points (p, error) by the label of their line.
+Curves = dict[str, list[tuple[int, float]]]
 
 
 def _temperatures(result: Result) -> str:
@@ -76,7 +78,7 @@ def report(results: Results) -> Iterator[str | Table]:
 def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return the error over the number of modes, and deviation over error on other fields."""
     made = {}
-    curves = {kind: _curves(results, kind) for kind in KINDS}
+    curves: dict[str, Curves] = {kind: _curves(results, kind) for kind in KINDS}
     if any(len(points) > 1 for found in curves.values() for points in found.values()):
         made["modes"] = _over_modes(curves)
     for kind in KINDS:
@@ -99,7 +101,7 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     return made
 
 
-def _over_modes(curves: dict[str, dict[str, list[tuple[int, float]]]]) -> Figure:
+def _over_modes(curves: dict[str, Curves]) -> Figure:
     from matplotlib.ticker import LogLocator, NullLocator
 
     figure = new_figure(9, 3.6)
@@ -121,9 +123,9 @@ def _over_modes(curves: dict[str, dict[str, list[tuple[int, float]]]]) -> Figure
     return figure
 
 
-def _curves(results: Results, kind: str) -> dict[str, list[tuple[int, float]]]:
+def _curves(results: Results, kind: str) -> Curves:
     """Return points (p, error) of each reference and each network."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    found: Curves = {}
     for p in TERMS:
         content = results.get(f"references-{kind}-{p}") or {}
         for name, row in content.get("rows", {}).items():

@@ -18,5 +18,5 @@ EXPERIMENT = Experiment(
     NETWORKS.cells,
     partial(report.report, NETWORKS),
     left_out=NETWORKS.left_out,
-    figures=partial(figures.curves, NETWORKS),  # Figure 9
+    figures=partial(figures.figures, NETWORKS),  # Figure 9
 )

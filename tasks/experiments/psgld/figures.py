@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def figures(networks: Networks, results: Results, out: Path) -> dict[str, Figure]:
+    """Return learning curves, histograms of weights and the temperature curve, where asked for."""
+    found = curves(networks, results, out)
+    shown = networks.sheet.settings.get("histogram", {"columns": [], "methods": []})
+    for column in shown["columns"]:
+        found |= weights(networks, results, out, column, shown["methods"])
+    return found | temperature_figure(networks, results)
+
+
 def curves(networks: Networks, results: Results, out: Path) -> dict[str, Figure]:
     """Return the test error over epochs of all finished runs, one figure a column."""
     found: dict[str, Figure] = {}
@@ -102,11 +111,9 @@ def last_weights(path: Path) -> NDArray[np.float32]:
     return torch.cat([value.flatten() for value in tensors if value.dim() > 1]).float().numpy()
 
 
-def temperature_figure(
-    networks: Networks, results: Results, names: Sequence[str]
-) -> dict[str, Figure]:
+def temperature_figure(networks: Networks, results: Results) -> dict[str, Figure]:
     """Return log-likelihood per example over the temperature, on both held-out sets."""
-    found = {name: at_temperatures(results, name) for name in names}
+    found = {name: at_temperatures(results, name) for name in networks.tempered}
     if not any(len(runs) > 1 for runs in found.values()):
         return {}
     figure = new_figure(6.5, 4)

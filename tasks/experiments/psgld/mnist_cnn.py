@@ -24,5 +24,5 @@ EXPERIMENT = Experiment(
     partial(report.report, NETWORKS),
     report.choices(NETWORKS.trials),
     NETWORKS.left_out,
-    partial(figures.curves, NETWORKS),  # Figures 5 and 8
+    partial(figures.figures, NETWORKS),  # Figures 5 and 8
 )

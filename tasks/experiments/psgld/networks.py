@@ -88,6 +88,12 @@ class Networks:
         """The methods by the other words of their cells' names."""
         return {name: Method(**method) for name, method in self.sheet.settings["methods"].items()}
 
+    @property
+    def tempered(self) -> Mapping[str, Overrides]:
+        """The methods that also run at other temperatures, and what they change there."""
+        found: Mapping[str, Overrides] = self.sheet.settings.get("tempered", {})
+        return found
+
     def protocol(self, column: str, held_out: int = 0) -> Protocol:
         """Return the length of a column's runs, with some of the training examples held out."""
         of = self.columns[column]
@@ -128,6 +134,18 @@ class Networks:
             )
             for method, steps in self.sheet.settings["grid"].items()
             for lr in steps
+        ]
+
+    def temperatures(self) -> list[Cell]:
+        """Return reduced runs at other temperatures, measured on held-out training examples too."""
+        length = self.protocol("reduced", HELD_OUT)
+        return [
+            self.cell("reduced", method, length).but(
+                f"temperature-{method}-{T:g}",
+                {"data.num_val": HELD_OUT, "model.sampler.temperature": T} | changes,
+            )
+            for method, changes in self.tempered.items()
+            for T in (1 / length.num_data, *self.sheet.settings["temperatures"])
         ]
 
     def left_out(self, cells: Cells | None = None) -> tuple[list[str], str]:

@@ -59,7 +59,7 @@ SHEET = sheet("psgld", temperature=_temperature)
 
 
 def report(networks: Networks, results: Results) -> Iterator[str | Table]:
-    """Yield the table of test errors, and one with a line for each finished entry of it.
+    """Yield the table of test errors, one of its finished entries, and one of temperatures.
 
     The published errors of a method are in the order of the columns.
     """
@@ -82,13 +82,7 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
     if entries:
         yield SHEET.settings["of_entries"]
         yield Table(["network", "method"], SHEET.made(SHEET.settings["entries"]), entries)
-
-
-def temperature_table(
-    networks: Networks, results: Results, names: Sequence[str]
-) -> Iterator[str | Table]:
-    """Yield predictions over the temperature of the target; finished runs alone."""
-    labels = {name: networks.methods[name].label for name in names}
+    labels = {name: networks.methods[name].label for name in networks.tempered}
     rows = [
         Row([label.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
         for name, label in labels.items()

@@ -16,6 +16,7 @@ import torch
 
 from lightning_sgmcmc import HMC, SGFS
 from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.samplers.sgfs import Variant
 from tasks.data.mnist79 import sevens_and_nines
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.logistic import sample_chains, sample_hmc
@@ -38,7 +39,7 @@ ALPHAS = (0.0, 1.0, 2.0, 6.0)
 BUDGETS = (0.02, 0.2)
 
 
-def _sgfs(variant: str) -> Make:
+def _sgfs(variant: Variant) -> Make:
     return lambda alpha, n: (partial(SGFS, variant=variant), SGFS.step_size(alpha, n, BATCH))
 
 
