@@ -92,10 +92,7 @@ def run(method: str, lr: float, num_val: int, folder: Path) -> dict[str, Any]:
         num_val: Training examples to hold out and predict; 0 predicts the test examples.
         folder: Not used: the draws need no file.
     """
-    data = A9AData(num_val=num_val)
-    data.prepare_data()
-    data.setup()
-    x, y = data.arrays("train")
+    (x, y), held_out = _examples(num_val)
     draws, _ = sample_chains(
         METHODS[method],
         x,
@@ -109,8 +106,15 @@ def run(method: str, lr: float, num_val: int, folder: Path) -> dict[str, Any]:
         thinning=50,
         label=f"{method}, lr {lr:g}",
     )
-    held_x, held_y = data.arrays("val" if num_val else "test")
-    return {"lr": lr} | errors(draws, held_x, held_y, laplace(x, y, PRIOR_VARIANCE))
+    return {"lr": lr} | errors(draws, *held_out, laplace(x, y, PRIOR_VARIANCE))
+
+
+def _examples(num_val: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return training examples and those to predict: the validation examples if there are any."""
+    data = A9AData(num_val=num_val)
+    data.prepare_data()
+    data.setup()
+    return data.arrays("train"), data.arrays("val" if num_val else "test")
 
 
 def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
@@ -121,10 +125,7 @@ def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
         intercept: Whether the model has one.
         folder: Not used: the draws need no file.
     """
-    data = A9AData()
-    data.prepare_data()
-    data.setup()
-    (x, y), (test_x, test_y) = data.arrays("train"), data.arrays("test")
+    (x, y), (test_x, test_y) = _examples(0)
     if intercept:
         x, test_x = with_intercept(x), with_intercept(test_x)
     approximation = laplace(x, y, PRIOR_VARIANCE)
@@ -261,10 +262,7 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     return {"a9a": figure}
 
 
-def _method_and_step(name: str) -> tuple[str, str]:
-    method, _, lr = name.partition("-lr")
-    return method, lr
-
-
-CHOICES = SHEET.choices(choices, "Closest: {}.", _method_and_step)
+CHOICES = SHEET.choices(
+    choices, "Closest: {}.", lambda name: (name.split("-lr")[0], name.split("-lr")[1])
+)
 EXPERIMENT = Experiment(cells, report, CHOICES, figures=figures)
