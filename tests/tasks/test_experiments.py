@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tasks.experiments import reproduce
 from tasks.experiments.experiment import Best, Cell, Choices, Experiment, Study
 from tasks.experiments.overrides import arguments, built, changed, gaussian, sampler
-from tasks.experiments.sheet import Sheet, expanded
+from tasks.experiments.sheet import FOLDER, Sheet, expanded
 from tasks.experiments.tables import Column, Row, Table, at, paper_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,6 +207,20 @@ def test_entries_of_a_table() -> None:
     ]
     assert Table(["m"], columns, rows[1:2]).render({}).endswith("| ours | - | - |")
     assert at({"a": {"b": None}}, "a.b.c") is None
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_rule_and_every_number_of_a_file_holds_for_a_run(path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    names = [
+        set(name.split("-"))
+        for name in expanded([*content.get("cells", []), *content.get("trials", [])])
+    ]
+    for rule in content.get("rules", {}):
+        assert rule == "*" or any(set(rule.split("-")) <= words for words in names), rule
+    words = set[str]().union(*names)
+    for key in content.get("numbers", {}):
+        assert any(re.fullmatch(f"{key}[0-9.]+", word) for word in words), key
 
 
 @pytest.mark.parametrize(
