@@ -28,7 +28,7 @@ Make = Callable[[list[Tensor], float], Sampler]
 
 
 class NoisyGradient:
-    """A (theta - 0) plus N(0, sd^2 I), the same noise where a step is asked for twice."""
+    """A theta plus N(0, sd^2 I); a step that is evaluated twice has the same noise."""
 
     def __init__(self, covariance: Array, sd: float, seed: int) -> None:
         self.precision = torch.from_numpy(np.linalg.inv(covariance))

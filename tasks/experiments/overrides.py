@@ -43,14 +43,6 @@ def schedule(name: str, /, **arguments: Any) -> dict[str, Any]:
     return {"model.schedule": ours(name, **arguments)}
 
 
-def pruning(rate: float, first: int, last: int, every: int) -> dict[str, Any]:
-    """Return the override for gradual pruning to a sparse rate, none where that is 0."""
-    if not rate:
-        return {}
-    callback = ours("callbacks.GradualPruning", rate=rate, start=first, stop=last, every=every)
-    return {"trainer.callbacks": [callback]}
-
-
 def built(overrides: Overrides) -> str:
     """Return what a sampler that overrides state completely is: integrator, metric, M, slots."""
     drawn = overrides["model.sampler"]

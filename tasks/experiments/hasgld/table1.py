@@ -12,7 +12,7 @@ Each cell is run from three beginnings, which the table names:
 
 All beginnings get about as many gradients; a step of an adapting HASGLD takes two.
 
-Of the field the paper says only "permeability field of SPE10 model". These cells are on the
+The paper says of the field only "permeability field of SPE10 model". These cells are on the
 embedded synthetic field of that character. Further ones run ``burnin``, with the same steps, on k_x
 of three SPE10 layers; they are left out where the SPE10 file is not at hand.
 """

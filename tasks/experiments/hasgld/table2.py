@@ -2,7 +2,7 @@
 
 Cells, each a run or a computation of its own:
 
-- ``references-KIND-P``: what learns no network, or nothing (table2_references).
+- ``references-KIND-P``: regressions and solvers without a network (table2_references).
 - ``NET-FORM-KIND-P``: the paper's network or a U-Net on P modes, sampled at T = 1 by underdamped
   Langevin dynamics. FORM says what stands around the network (:class:`~tasks.nets.flow.FlowNet`):
   ``plain`` nothing, as in the paper; ``conservative`` the projection onto flows that balance;

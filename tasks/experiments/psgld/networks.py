@@ -89,9 +89,9 @@ class Networks:
         return {name: Method(**method) for name, method in self.sheet.settings["methods"].items()}
 
     @property
-    def tempered(self) -> Mapping[str, Overrides]:
+    def tempered(self) -> dict[str, dict[str, Any]]:
         """The methods that also run at other temperatures, and what they change there."""
-        found: Mapping[str, Overrides] = self.sheet.settings.get("tempered", {})
+        found: dict[str, dict[str, Any]] = self.sheet.settings.get("tempered", {})
         return found
 
     def protocol(self, column: str, held_out: int = 0) -> Protocol:
