@@ -23,7 +23,6 @@ from tasks.data.libsvm import A9AData
 from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.logistic import sample_chains, sample_hmc, with_intercept
 from tasks.experiments.loop import Array
-from tasks.experiments.overrides import gaussian, sampler
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Result, Results, Row, Table, paper_row
 from tasks.laplace import Laplace, laplace
@@ -31,7 +30,6 @@ from tasks.laplace import Laplace, laplace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONFIG = "a9a.yaml"
 PRIOR_VARIANCE = 10.0
 PUBLISHED = A9AData.paper["table"]
 
@@ -60,18 +58,12 @@ REFERENCES = {
 
 def cells() -> list[Cell | Study]:
     """Return the references, the paper's two runs and one run of every method."""
-    prior = gaussian(PRIOR_VARIANCE)
-    adapting = {"model.freeze_preconditioner": False}
-    published = [
-        Cell("sgld-published", CONFIG, sampler("SGLD", 0.05, prior)),
-        Cell("psgld-published", CONFIG, sampler("PSGLD", 0.05, prior) | adapting),
-    ]
     references: list[Cell | Study] = [
         Study(name, partial(reference, name.startswith("hmc"), intercept))
         for name, (intercept, _) in REFERENCES.items()
     ]
     chosen = [Study(method, partial(run, method, STEP[method], 0)) for method in METHODS]
-    return [*references, *published, *chosen]
+    return [*references, *SHEET.runs(), *chosen]
 
 
 def choices() -> list[Cell | Study]:
