@@ -38,7 +38,7 @@ from torch import Tensor
 from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, RMSProp, Sampler
 from lightning_sgmcmc.diagnostics import ess, rhat
 from tasks.data.australian import AustralianData
-from tasks.experiments.logistic_hmc import sample_hmc, with_intercept
+from tasks.experiments.logistic import sample_hmc, with_intercept
 from tasks.experiments.loop import sample
 from tasks.logistic import mean_gradient
 
@@ -93,9 +93,9 @@ def stochastic(
     start = time.process_time()
     burn_in = WARM_UP * thinning
     sample(sampler, steps=burn_in + 1, gradient=gradient, burn_in=burn_in, freeze=True)
-    middle = time.process_time()
-    draws = sample(sampler, steps=DRAWS * thinning, gradient=gradient, thinning=thinning)
-    return Outcome(draws, time.process_time() - middle, middle - start)
+    before = time.process_time() - start
+    draws, seconds = sample(sampler, steps=DRAWS * thinning, gradient=gradient, thinning=thinning)
+    return Outcome(draws, seconds, before)
 
 
 def nuts(x: Array, y: Array, chains: int) -> Outcome:

@@ -16,7 +16,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def coloured(**more: Any) -> Iterator[dict[str, Any]]:
-    """Yield looks of lines that differ in colour and style; ten of them are different."""
+    """Yield styles of lines in turn; they differ in colour and dashes, and repeat after twenty."""
     i = 0
     while True:
         yield {"ls": STYLES[i % len(STYLES)], "color": f"C{i % 10}"} | more
@@ -26,7 +26,7 @@ def coloured(**more: Any) -> Iterator[dict[str, Any]]:
 def draw_lines(
     axes: Axes, lines: Mapping[str, Points], looks: Iterable[Mapping[str, Any]], **more: Any
 ) -> None:
-    """Draw lines by their labels, each with a look of its own; a line without points takes one."""
+    """Draw lines by their labels, each in a style of its own; a line without points uses one up."""
     for (label, points), look in zip(lines.items(), looks, strict=False):
         if points:
             axes.plot(*zip(*points, strict=True), label=label, **look, **more)

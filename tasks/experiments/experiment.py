@@ -58,6 +58,7 @@ class Study:
 
 
 Cells = Sequence[Cell | Study]
+Studies = Callable[[], Cells]
 
 
 def by_rightmost_dash(name: str) -> tuple[str, str]:

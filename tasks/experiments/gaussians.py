@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ Make = Callable[[list[Tensor], float], Sampler]
 
 
 class NoisyGradient:
-    """A (theta - 0) plus N(0, sd^2 I), the same noise where a step is asked for twice."""
+    """A theta plus N(0, sd^2 I); a step that is evaluated twice has the same noise."""
 
     def __init__(self, covariance: Array, sd: float, seed: int) -> None:
         self.precision = torch.from_numpy(np.linalg.inv(covariance))
@@ -147,7 +148,7 @@ def run(
     sampler.num_data = 1
     if chains is not None:
         sampler.stack(one_generator=True)
-    draws = sample(
+    draws, _ = sample(
         sampler,
         steps=steps,
         gradient=NoisyGradient(covariance, sd, seed),
@@ -223,13 +224,16 @@ class Method:
 
     label: str
     make: Make
-    closed: Callable[[Sampler, Array, float, float], list[Linear]] | None
+    closed: Callable[[Sampler, Array, float, float], list[Linear]] | None = None
     chains: int = 20
     burn_in: int = 500
     freeze: bool = True
     stacked: bool = True
     pool: int = 1
     constant: bool = False
+
+
+UNDERDAMPED = Method("SGHMC, momentum .9", partial(SGHMC, momentum=0.9), momentum_chain)
 
 
 def row(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,7 +14,8 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from lightning_sgmcmc import Sampler
+from lightning_sgmcmc import HMC, Sampler
+from lightning_sgmcmc.diagnostics import ess, rhat
 
 Array = NDArray[np.float64]
 #: Gradient of the mean NLL, or the mean NLL itself ([K]), at theta [K, d] on the minibatch of a
@@ -30,53 +33,134 @@ def sample(
     thinning: int = 1,
     freeze: bool = True,
     label: str = "sampling",
-) -> Array:
-    """Run chains and return their draws.
+) -> tuple[Array, float]:
+    """Run chains, and return their draws and the processor seconds after burn-in.
 
     Args:
-        sampler: Over one parameter, theta: [K, d] of stacked chains, or [d] of a single one.
+        sampler: Over one parameter, theta: [K, ...] of stacked chains, or [...] of a single one.
         steps: Steps in all, burn-in included.
-        gradient: Gradient of the mean NLL, like theta; or
-        nll: the mean NLL, [K] or [], whose gradient autograd takes. Exactly one of the two.
+        gradient: Gradient of the mean NLL, like theta; None differentiates ``nll``.
+        nll: The mean NLL, [K] or []; None where the sampler does not need its value.
         burn_in: Steps before the first draw.
         thinning: Steps between draws.
         freeze: Freeze the preconditioner where burn-in ends.
         label: Name of the progress bar, which shows only on a terminal.
 
     Returns:
-        The draws, [K, draws, d]; K = 1 for a single chain.
+        The draws, [K, draws, ...], with K = 1 for a single chain; and seconds.
 
     Raises:
-        ValueError: If no draw would be kept, or not exactly one function is given.
+        ValueError: If no draw would be kept, or no function is given.
     """
-    if (gradient is None) == (nll is None):
-        raise ValueError("give either gradient or nll")
+    if gradient is None and nll is None:
+        raise ValueError("give gradient or nll")
     count = (steps - burn_in) // thinning
     if count < 1:
         raise ValueError(f"no draw in {steps} steps with burn_in {burn_in}, thinning {thinning}")
     (theta,) = sampler.params
     draws = np.empty((count, *theta.shape))
-    zero = torch.zeros(theta.shape[: sampler.chain_dims], dtype=theta.dtype)
-    step = 0
+    loss = torch.zeros(theta.shape[: sampler.chain_dims], dtype=theta.dtype)
+    step, began = 0, 0.0
 
     def closure() -> Tensor:
+        nonlocal loss
+        if nll is not None:
+            with torch.set_grad_enabled(gradient is None):
+                loss = nll(theta, step)
         if gradient is not None:
             theta.grad = gradient(theta.detach(), step)
-            return zero
-        assert nll is not None
-        loss = nll(theta, step)
-        (theta.grad,) = torch.autograd.grad(loss.sum(), [theta])
+        else:
+            (theta.grad,) = torch.autograd.grad(loss.sum(), [theta])
         return loss.detach()
 
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(label, total=steps)
         for step in range(steps):
-            if step == burn_in and freeze:
-                sampler.freeze()
+            if step == burn_in:
+                if freeze:
+                    sampler.freeze()
+                began = time.process_time()
             sampler.step(closure)
             kept, rest = divmod(step + 1 - burn_in, thinning)
             if kept > 0 and rest == 0:
                 draws[kept - 1] = theta.detach().numpy()
             if step % 200 == 199:
                 progress.update(task, completed=step + 1)
-    return np.moveaxis(draws, 0, 1) if sampler.chain_dims else draws[None]
+    seconds = time.process_time() - began
+    return np.moveaxis(draws, 0, 1) if sampler.chain_dims else draws[None], seconds
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Draws of the posterior, and how they were made.
+
+    Attributes:
+        draws: Weights [K, draws, D].
+        acceptance: Fraction of trajectories accepted after burn-in.
+        divergences: Divergent ones among them.
+        gradients: Full-data gradients of each chain.
+    """
+
+    draws: Array
+    acceptance: float
+    divergences: int
+    gradients: int
+
+    def quality(self) -> dict[str, float]:
+        """Return what says how far the draws are to be trusted."""
+        return {
+            "acceptance": self.acceptance,
+            "divergences": self.divergences,
+            "min_ess": float(ess(self.draws).min()),
+            "max_rhat": float(rhat(self.draws).max()),
+        }
+
+
+def whitened_hmc(
+    potential: Callable[[Tensor], Tensor],
+    mode: Tensor,
+    root: Tensor,
+    start: Tensor,
+    *,
+    num_data: int,
+    time_step: float,
+    leapfrog_steps: int,
+    target_acceptance: float,
+    burn_in: int,
+    draws: int,
+    seed: int = 0,
+) -> Reference:
+    """Run K stacked chains of HMC with mass (R R')^-1: they move z where theta = m + R z.
+
+    Args:
+        potential: Returns U / N at theta [K, d], the prior included, [K].
+        mode: m, [d].
+        root: R, [d, d], such that about z the potential is that of a standard normal.
+        start: First z, [K, d].
+        num_data: N.
+        time_step: First leapfrog step squared; about 1 is the limit where U is |z|^2 / 2.
+        leapfrog_steps: Gradients in a trajectory.
+        target_acceptance: Mean acceptance that the step adapts to in burn-in.
+        burn_in: Trajectories before the first draw.
+        draws: Draws of each chain.
+        seed: Of the noise.
+    """
+    z = start.clone().contiguous().requires_grad_()
+    sampler = HMC(
+        [z],
+        num_data * time_step,
+        leapfrog_steps=leapfrog_steps,
+        target_acceptance=target_acceptance,
+        num_data=num_data,
+        seed=seed,
+    )
+    sampler.stack()
+    found, _ = sample(
+        sampler,
+        steps=burn_in + draws,
+        nll=lambda z, step: potential(mode + z @ root.mT),
+        burn_in=burn_in,
+        label="HMC",
+    )
+    theta = mode.numpy() + found @ root.numpy().T
+    return Reference(theta, sampler.acceptance, sampler.divergences, sampler.gradients)

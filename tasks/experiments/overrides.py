@@ -43,14 +43,6 @@ def schedule(name: str, /, **arguments: Any) -> dict[str, Any]:
     return {"model.schedule": ours(name, **arguments)}
 
 
-def pruning(rate: float, first: int, last: int, every: int) -> dict[str, Any]:
-    """Return the override for gradual pruning to a sparse rate, none where that is 0."""
-    if not rate:
-        return {}
-    callback = ours("callbacks.GradualPruning", rate=rate, start=first, stop=last, every=every)
-    return {"trainer.callbacks": [callback]}
-
-
 def built(overrides: Overrides) -> str:
     """Return what a sampler that overrides state completely is: integrator, metric, M, slots."""
     drawn = overrides["model.sampler"]
@@ -72,24 +64,22 @@ def _name(value: Component) -> str:
 def changed(overrides: Overrides, changes: Overrides) -> dict[str, Any]:
     """Return overrides with some values changed.
 
-    A name such as ``model.sampler.lr`` changes an argument of a component that ``overrides`` has.
+    A name such as ``model.sampler.lr`` changes an argument of a component that ``overrides`` has,
+    ``trainer.callbacks.0.rate`` one of a component in a list.
     """
     found: dict[str, Any] = copy.deepcopy(dict(overrides))
     for name, value in changes.items():
-        whole = next((k for k, v in found.items() if _inside(name, k, v)), None)
+        known = (k for k, v in found.items() if isinstance(v, (dict, list)))
+        whole = next((k for k in known if name.startswith(f"{k}.")), None)
         if whole is None:
             found[name] = copy.deepcopy(value)
             continue
         place = found[whole]
         *path, last = name.removeprefix(f"{whole}.").split(".")
         for part in path:
-            place = _arguments(place)[part]
-        _arguments(place)[last] = value
+            place = place[int(part)] if isinstance(place, list) else _arguments(place)[part]
+        _arguments(place)[last] = copy.deepcopy(value)
     return found
-
-
-def _inside(name: str, whole: str, value: Any) -> bool:
-    return name.startswith(f"{whole}.") and isinstance(value, dict)
 
 
 def _arguments(value: dict[str, Any]) -> dict[str, Any]:

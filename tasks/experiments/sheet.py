@@ -1,7 +1,9 @@
-"""What an experiment states as data in ``configs/experiments``: labels, columns, numbers."""
+"""What an experiment states as data in ``configs/experiments``: runs, labels, columns, numbers."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tasks.experiments.experiment import Best, Cell, Cells, Choices
+from tasks.experiments.experiment import Best, Cell, Choices, Studies, by_rightmost_dash
 from tasks.experiments.overrides import Overrides, changed
 from tasks.experiments.tables import Column, Result, Row, Table, paper_row
 
@@ -22,16 +24,24 @@ class Sheet:
 
     Attributes:
         intro: What the numbers of the table are.
-        columns: Columns of the table, each the arguments of a :class:`Column`; where ``at`` is
-            ``NAME()``, the function that ``functions`` has under that name.
+        columns: Columns of the table, each the arguments of a :class:`Column`. Where ``at`` is
+            ``NAME()``, it is the function that ``functions`` has under that name.
         heading: Titles of the columns that name a row.
         labels: What the table calls cells, or parts of their names.
-        published: The paper's numbers by the paper's names, in the order of the columns.
-        tried: Columns of the table of what settings were chosen from.
-        trying: What those numbers are.
-        settings: Everything else, of which the experiment's module makes cells.
-        base: The configuration of all runs, where it has no file of its own in ``configs/papers``.
-        cells: What each run differs in from that.
+        published: The paper's numbers. A list is a row of its own, under the paper's name and in
+            the order of the columns; a mapping from titles to numbers completes a cell's row.
+        config: The configuration of all runs: a file in ``configs/papers``, or its content.
+        cells: Names of the runs, words joined by dashes. ``a-{b,c}`` is ``a-b`` and ``a-c``.
+        rules: What runs change in the configuration. The rule ``b-c`` holds for the runs whose
+            names have the words ``b`` and ``c``; ``*`` holds for all. Later rules change what
+            earlier ones have set.
+        numbers: The override that a word such as ``lr0.1`` states, by the letters before the
+            number. These come after all rules.
+        trials: Names of the runs that settings were chosen from.
+        held_out: What those change besides, after the rules and before the numbers.
+        tried: Columns of the table of those.
+        trying: What their numbers are.
+        settings: Everything else that the experiment's module needs.
         functions: Of records, for columns.
     """
 
@@ -40,16 +50,35 @@ class Sheet:
     heading: Sequence[str] = ("method",)
     labels: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, Any] = field(default_factory=dict)
+    config: str | Mapping[str, Any] = ""
+    cells: Sequence[str] = ()
+    rules: Mapping[str, Overrides] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    trials: Sequence[str] = ()
+    held_out: Overrides = field(default_factory=dict)
     tried: Sequence[Mapping[str, Any]] = ()
     trying: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    base: Mapping[str, Any] = field(default_factory=dict)
-    cells: Mapping[str, Overrides] = field(default_factory=dict)
     functions: Mapping[str, Callable[[Result], Any]] = field(default_factory=dict)
 
     def runs(self) -> list[Cell]:
-        """Return the runs that are stated as data."""
-        return [Cell(name, self.base, changed({}, run)) for name, run in self.cells.items()]
+        """Return the runs of the table."""
+        return [Cell(n, self.config, self._overrides(n, {})) for n in expanded(self.cells)]
+
+    def trial_runs(self) -> list[Cell]:
+        """Return the runs that settings were chosen from."""
+        names = expanded(self.trials)
+        return [Cell(name, self.config, self._overrides(name, self.held_out)) for name in names]
+
+    def _overrides(self, name: str, held_out: Overrides) -> Overrides:
+        words, found = name.split("-"), dict[str, Any]()
+        for rule, changes in self.rules.items():
+            if rule == "*" or set(rule.split("-")) <= set(words):
+                found = changed(found, changes)
+        stated = [re.fullmatch(r"([a-z]+)([0-9.]+)", word) for word in words]
+        values = {m[1]: yaml.safe_load(m[2]) for m in stated if m}
+        numbers = {self.numbers[k]: value for k, value in values.items() if k in self.numbers}
+        return changed(changed(found, held_out), numbers)
 
     def made(self, columns: Sequence[Mapping[str, Any]]) -> list[Column]:
         """Return columns that are stated as data."""
@@ -62,32 +91,46 @@ class Sheet:
 
     def paper(self, columns: Sequence[Column]) -> list[Row]:
         """Return the rows of published numbers."""
-        return [paper_row([f"*paper*: {n}"], columns, v) for n, v in self.published.items()]
+        rows = {n: v for n, v in self.published.items() if not isinstance(v, dict)}
+        return [paper_row([f"*paper*: {n}"], columns, v) for n, v in rows.items()]
 
     def table(self) -> Table:
         """Return the table with a row for each label."""
-        rows = [Row([label], name) for name, label in self.labels.items()]
+        rows = [
+            Row([label], name, published=self.published.get(name, {}))
+            for name, label in self.labels.items()
+        ]
         return Table(self.heading, self.made(self.columns), rows)
 
     def choices(
         self,
-        cells: Callable[[], Cells],
+        cells: Studies | None = None,
         best: str = "",
-        parts: Callable[[str], tuple[str, str]] | None = None,
+        parts: Callable[[str], tuple[str, str]] = by_rightmost_dash,
         **more: Any,
     ) -> Choices:
         """Return what settings were chosen from.
 
         Args:
-            cells: Returns the runs.
+            cells: Returns the runs; by default those of ``trials``.
             best: The sentence that names the best by the first column, with ``{}`` for the names.
             parts: Returns the method and the setting that a cell's name states.
             **more: Further arguments of :class:`Choices`, ``entry`` of :class:`Best`.
         """
         columns = self.made(self.tried)
         entry = {"entry": more.pop("entry")} if "entry" in more else {}
-        named = Best(best, columns[0], parts, **entry) if parts else None
-        return Choices(cells, columns, self.trying, named, **more)
+        named = Best(best, columns[0], parts, **entry) if best else None
+        return Choices(cells or self.trial_runs, columns, self.trying, named, **more)
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """Return names with every choice of the words in braces, the last brace first."""
+    found = []
+    for name in names:
+        parts = re.split(r"\{(.*?)\}", name)  # those at odd places stood in braces
+        words = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
+        found += ["".join(chosen) for chosen in itertools.product(*words)]
+    return found
 
 
 def sheet(name: str, **functions: Callable[[Any], Any]) -> Sheet:

@@ -68,8 +68,8 @@ class Column:
             entry empty.
         form: Of the value; by default ``digits`` after the point.
         digits: Of published numbers, and of ours by default.
-        scale: What numbers are multiplied by,
-        offset: and what is then added.
+        scale: Factor of the number.
+        offset: Added to the number after that.
         cell: Name of the cell, of which ``{}`` is the row's.
         better: Which direction is better.
         missing: What stands where the record is missing.
@@ -124,7 +124,7 @@ class Row:
         labels: What stands in the first columns.
         cell: Name of its cell, or the part of it that columns complete.
         record: What columns read from in place of the content of that cell's ``results.json``.
-        part: Which numbers of a run: of the ``ensemble``, the ``posterior_mean``, ...
+        part: The part of a run whose numbers are shown: ``ensemble``, ``posterior_mean``, ...
         published: Published numbers, or words, by the title of their column.
         empty: What stands in the other columns of a row of published numbers alone.
     """

@@ -54,7 +54,7 @@ def test_a_small_run_of_the_paper_s_configuration(root: Path) -> None:
         "--model.intercept=true",
         f"--out={out}",
     ]
-    config = ROOT / "configs" / "papers" / a9a.CONFIG
+    config = ROOT / "configs" / "papers" / a9a.SHEET.config
     cli.main(ROOT / "configs", ["--config", str(config), *overrides])
     results = json.loads((out / "results.json").read_text())
     assert results["num_data"] == 200

@@ -161,7 +161,7 @@ def test_a_step_injects_the_paper_s_epsilon_as_variance(monkeypatch: pytest.Monk
     monkeypatch.setattr(australian, "BURN_IN", 0)
     generator = np.random.default_rng(0)
     x, y = generator.standard_normal((30, 15)), generator.integers(0, 2, 30).astype(float)
-    moves = australian.chains(australian.METHODS["sgld"], x, y, 1e-8, steps=1)
+    moves = australian.chains("sgld", x, y, 1e-8, steps=1)
     assert moves.shape == (50, 1, 15)
     assert moves.var() / 1e-8 == pytest.approx(1, abs=5 * (2 / 750) ** 0.5)
 
@@ -175,8 +175,7 @@ def test_a_study_reads_the_truth_beside_it(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "truth").mkdir()
     far = {"mean": [1e6] * 15, "covariance": np.eye(15).tolist()}
     (tmp_path / "truth" / "results.json").write_text(json.dumps(far))
-    method = australian.METHODS["psgld-frozen"]
-    (row,) = australian.study(method, tmp_path / "psgld-frozen", (1e-4,))["rows"]
+    (row,) = australian.study("psgld-frozen", tmp_path / "psgld-frozen", (1e-4,))["rows"]
     assert row["epsilon"] == 1e-4
     assert row["mean_error"] == pytest.approx(1e6, rel=1e-4)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tasks.experiments import reproduce
 from tasks.experiments.experiment import Best, Cell, Choices, Experiment, Study
 from tasks.experiments.overrides import arguments, built, changed, gaussian, sampler
+from tasks.experiments.sheet import FOLDER, Sheet, expanded
 from tasks.experiments.tables import Column, Row, Table, at, paper_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +145,38 @@ def test_changes_reach_into_components_and_leave_the_original() -> None:
     found = changed(overrides, {"model.sampler.prior.variance": 3.0, "model.burn_in": 7})
     assert found == sampler("SGLD", 0.1, gaussian(3.0)) | {"model.burn_in": 7}
     assert overrides == sampler("SGLD", 0.1, gaussian(2.0))
+    several = {"trainer.callbacks": [{"class_path": "a", "init_args": {"rate": 1}}]}
+    found = changed(several, {"trainer.callbacks.0.rate": 2})
+    assert found == {"trainer.callbacks": [{"class_path": "a", "init_args": {"rate": 2}}]}
+
+
+def test_names_with_braces_are_all_their_choices() -> None:
+    assert expanded(["a-{b,c}-{1,2}", "d"]) == ["a-b-1", "a-b-2", "a-c-1", "a-c-2", "d"]
+
+
+def test_rules_hold_for_runs_whose_names_have_their_words() -> None:
+    """Later rules change earlier ones; numbers of names come last."""
+    rules: dict[str, dict[str, Any]] = {
+        "*": {"x": 1, "y": {"z": 1}},
+        "a": {"x": 2},
+        "b-a": {"x": 3, "y.z": 2},
+    }
+    made = Sheet(
+        config="c.yaml",
+        cells=["a", "b", "a-b", "ab"],
+        rules=rules,
+        numbers={"n": "y.z"},
+        trials=["a-n0.5"],
+        held_out={"v": 4, "y.z": 3},
+    )
+    assert [cell.overrides for cell in made.runs()] == [
+        {"x": 2, "y": {"z": 1}},
+        {"x": 1, "y": {"z": 1}},
+        {"x": 3, "y": {"z": 2}},
+        {"x": 1, "y": {"z": 1}},
+    ]
+    (trial,) = made.trial_runs()
+    assert trial.overrides == {"x": 2, "y": {"z": 0.5}, "v": 4}
 
 
 def test_labels_state_what_is_built() -> None:
@@ -172,6 +207,20 @@ def test_entries_of_a_table() -> None:
     ]
     assert Table(["m"], columns, rows[1:2]).render({}).endswith("| ours | - | - |")
     assert at({"a": {"b": None}}, "a.b.c") is None
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_rule_and_every_number_of_a_file_holds_for_a_run(path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    names = [
+        set(name.split("-"))
+        for name in expanded([*content.get("cells", []), *content.get("trials", [])])
+    ]
+    for rule in content.get("rules", {}):
+        assert rule == "*" or any(set(rule.split("-")) <= words for words in names), rule
+    words = set[str]().union(*names)
+    for key in content.get("numbers", {}):
+        assert any(re.fullmatch(f"{key}[0-9.]+", word) for word in words), key
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_measured_rows_agree_with_their_closed_forms(
 def test_sgld_is_unstable_at_every_step_as_printed_and_at_none_as_a_variance() -> None:
     make = hasgld_gaussian.METHODS["sgld"]
     for h in hasgld_gaussian.STEPS:
-        row, draws = hasgld_gaussian.row(make, hasgld_gaussian.target("printed"), h, draws=1)
+        row, draws = gaussians.row(make, hasgld_gaussian.target("printed"), h, draws=1)
         assert row["closed"] == {"stable": False}
         assert draws is None
         C = np.eye(2)
@@ -150,10 +150,11 @@ def toy_sampler(chains: int | None) -> SGLD:
 @pytest.mark.parametrize("chains", [None, 3])
 def test_loop_keeps_the_states_that_the_sampler_passes(chains: int | None) -> None:
     sampler, twin = toy_sampler(chains), toy_sampler(chains)
-    draws = sample(
+    draws, seconds = sample(
         sampler, steps=10, nll=lambda theta, _: (theta**2).sum(-1), burn_in=3, thinning=2
     )
     assert draws.shape == (chains or 1, 3, 2)
+    assert seconds >= 0
     (theta,) = twin.params
     kept = []
     for step in range(10):
@@ -168,7 +169,7 @@ def test_loop_keeps_the_states_that_the_sampler_passes(chains: int | None) -> No
     ("arguments", "message"),
     [
         ({"steps": 10, "burn_in": 10}, "no draw in 10 steps"),
-        ({"steps": 10, "nll": None}, "either gradient or nll"),
+        ({"steps": 10, "nll": None}, "give gradient or nll"),
     ],
 )
 def test_loop_refuses_what_keeps_nothing(arguments: dict[str, Any], message: str) -> None:

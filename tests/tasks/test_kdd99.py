@@ -23,18 +23,21 @@ from tasks.experiments.sgfs import kdd99
 from tasks.nets.drbm import DiscriminativeRBM
 
 ROOT = Path(__file__).resolve().parents[2]
-CELLS = {cell.name: cell for cell in kdd99.cells()}
+CELLS = {cell.name: cell for cell in kdd99.SHEET.runs()}
+CHOICES = kdd99.SHEET.trial_runs()
+#: Training rows of the 10 % file, and of the full one, which the paper has.
+N, N_PAPER = 444_619, 4_408_587
 
 
 def test_names_are_unique_and_those_of_the_table() -> None:
-    names = [cell.name for cell in (*kdd99.cells(), *kdd99.choices())]
+    names = [cell.name for cell in (*kdd99.SHEET.runs(), *CHOICES)]
     assert len(set(names)) == len(names)
-    assert list(kdd99.LABELS) == sorted(CELLS, key=list(kdd99.LABELS).index)
-    assert set(kdd99.PUBLISHED) < set(CELLS)
+    assert list(kdd99.SHEET.labels) == sorted(CELLS, key=list(kdd99.SHEET.labels).index)
+    assert set(kdd99.SHEET.published) < set(CELLS)
 
 
 def test_as_many_settings_are_tried_as_in_the_paper() -> None:
-    names = [cell.name.replace("-prior", "") for cell in kdd99.choices()]
+    names = [cell.name.replace("-prior", "") for cell in CHOICES]
     tried = [name.split("-lr")[0].split("-alpha")[0] for name in names]
     assert {kind: tried.count(kind) for kind in set(tried)} == {
         "sgd": 18,
@@ -46,11 +49,11 @@ def test_as_many_settings_are_tried_as_in_the_paper() -> None:
 
 
 def test_the_number_of_training_rows() -> None:
-    assert len(KDDCup99Data()._rows(494_021)["train"]) == kdd99.N
-    assert len(KDDCup99Data(subset="full")._rows(4_898_431)["train"]) == kdd99.N_PAPER
+    assert len(KDDCup99Data()._rows(494_021)["train"]) == N
+    assert len(KDDCup99Data(subset="full")._rows(4_898_431)["train"]) == N_PAPER
 
 
-@pytest.mark.parametrize("cell", kdd99.cells(), ids=lambda c: c.name)
+@pytest.mark.parametrize("cell", CELLS.values(), ids=lambda c: c.name)
 def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     content = parsed(cell)
     model, data = content["model"]["init_args"], content["data"]["init_args"]
@@ -67,7 +70,7 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
         assert name == "SGFS"
         assert settings["variant"] == {"d": "diagonal", "f": "full"}[cell.name[5]]
         # The paper's epsilon is 4 / alpha^2; lr / N = (2 / (gamma (1 + alpha^2))) / N.
-        gamma = (kdd99.N + 500) / 500
+        gamma = (N + 500) / 500
         alpha = {"chosen": 2.0, "best": 1.0}.get(base.split("-")[-1], 8.95)
         assert settings["lr"] == pytest.approx(2 / gamma / (1 + alpha**2), rel=1e-3)
         assert model["freeze_preconditioner"] == base.endswith(
@@ -76,7 +79,7 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
         assert settings["count_prior"] == base.endswith(("prior", "chosen", "best"))
         return
     assert name == {"sgd": "Optimized", "sgld": "SGLD"}[cell.name.split("-")[0]]
-    rows = kdd99.N_PAPER if "same" in base or weaker else kdd99.N
+    rows = N_PAPER if "same" in base or weaker else N
     sampler = SGLD([nn.Parameter(torch.zeros(1))], settings["lr"], num_data=rows)
     schedule = PolynomialDecay(sampler, **model["schedule"]["init_args"])
     for step in (0, 10_000, 99_999):
@@ -86,10 +89,12 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
 
 
 def test_the_largest_step_of_sgfs_is_not_exceeded() -> None:
-    for cell in kdd99.choices():
+    for cell in CHOICES:
         if cell.name.startswith("sgfs"):
             lr = cell.overrides["model.sampler"]["init_args"]["lr"]
-            assert lr < SGFS.step_size(0.0, kdd99.N, kdd99.BATCH)
+            alpha = float(cell.name.rsplit("-alpha")[1])
+            assert lr == pytest.approx(SGFS.step_size(alpha, N, 500), rel=1e-3)
+            assert lr < SGFS.step_size(0.0, N, 500)
 
 
 def test_per_example_gradients_of_the_machine_in_closed_form() -> None:
@@ -160,10 +165,10 @@ def test_small_runs_and_the_table(
         assert content["num_data"] == 360
         adapts = any("adapt" in note for note in content["diagnostics"]["notes"])
         assert adapts == (name == "sgfs-d")
-        paper = kdd99.PUBLISHED.get(name, "")
-        assert f"| {kdd99.LABELS[name]} | 300 | {rate:.1f} | {paper} |" in printed
+        paper = kdd99.SHEET.published.get(name, {"paper": ""})["paper"]
+        assert f"| {kdd99.SHEET.labels[name]} | 300 | {rate:.1f} | {paper} |" in printed
     assert "| SGLD | - | - | 6.6 | - | - | - |" in printed
-    first, second = (cell.name for cell in kdd99.choices()[:2])
+    first, second = (cell.name for cell in CHOICES[:2])
     tried = {first: content, second: None}
     rate = 100 * content["metrics"]["ensemble_val"]["error_percent"]
     text = kdd99.EXPERIMENT.choices.render(tried)

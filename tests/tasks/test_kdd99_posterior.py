@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,17 +141,17 @@ def test_a_small_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(study, "BATCH", 100)
     monkeypatch.setattr(study, "BLOCK", 50)
     size = study.Size(rows=None, draws=240, chains=6, iterations=1500, thinning=3, hmc_chains=6)
+    sgfs = replace(study.METHODS["sgfs_full"], values=(2.0,))
+    sgld = replace(study.METHODS["sgld"], values=(1.0, 1e-3))
     (tmp_path / "sgfs_full").mkdir()
     with pytest.raises(FileNotFoundError, match="run the cell reference first"):
-        study._sgfs(tmp_path / "sgfs_full", size)
+        study.compute(sgfs, tmp_path / "sgfs_full", size)
     results: dict[str, Any] = {}
     for name in ("reference", "sgld"):
         (tmp_path / name).mkdir()
     results["reference"] = study.reference(tmp_path / "reference", size)
-    monkeypatch.setattr(study, "ALPHAS", (2.0,))
-    monkeypatch.setattr(study, "EPSILONS", (1.0, 1e-3))
-    results["sgfs_full"] = study._sgfs(tmp_path / "sgfs_full", size)
-    results["sgld"] = study._sgld(tmp_path / "sgld", size)
+    results["sgfs_full"] = study.compute(sgfs, tmp_path / "sgfs_full", size)
+    results["sgld"] = study.compute(sgld, tmp_path / "sgld", size)
     assert results["reference"]["acceptance"] == pytest.approx(0.8, abs=0.1)
     (row,) = results["sgfs_full"]["rows"]
     assert 0.6 < row["variance_ratio"][1] < 1.5

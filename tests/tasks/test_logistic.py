@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior
 from lightning_sgmcmc.metrics import Bernoulli, Prediction
-from tasks.experiments.logistic_hmc import sample_hmc, standard_error, with_intercept
+from tasks.experiments.logistic import sample_hmc, standard_error, with_intercept
 from tasks.laplace import laplace
 from tasks.logistic import LogisticRegression, logits, mean_gradient
 from tests.toy import trainer

@@ -9,7 +9,7 @@ import torch
 from scipy.special import expit
 
 from lightning_sgmcmc import SGFS
-from tasks.experiments.logistic_chains import sample_chains, stacked_target
+from tasks.experiments.logistic import sample_chains, stacked_target
 from tasks.laplace import laplace
 from tasks.logistic import mean_gradient
 
@@ -43,7 +43,7 @@ def test_fisher_scoring_draws_the_posterior_at_a_large_step() -> None:
     generator = np.random.default_rng(1)
     x = generator.standard_normal((2000, 3)) * [1.0, 3.0, 0.3]
     y = (generator.random(2000) < expit(x @ [0.5, -0.3, 1.0])).astype(float)
-    draws = sample_chains(
+    draws, _ = sample_chains(
         partial(SGFS, count_prior=True),
         x,
         y,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from lightning_sgmcmc import SGFS, GaussianPrior
-from lightning_sgmcmc.samplers import Stacked
+from lightning_sgmcmc.chain import Sampling
 from tasks.data.mnist import read_idx
 from tasks.experiments.sgfs import mnist79, step_sizes
 from tasks.laplace import laplace
@@ -39,7 +38,7 @@ def test_errors_at_a_budget() -> None:
     ("sampling", "low", "high"), [("independent", 0.8, 1.25), ("reshuffled", 0.2, 0.6)]
 )
 def test_chains_of_the_largest_step(
-    monkeypatch: pytest.MonkeyPatch, sampling: mnist79.Sampling, low: float, high: float
+    monkeypatch: pytest.MonkeyPatch, sampling: Sampling, low: float, high: float
 ) -> None:
     """SGFS-f has the posterior's variances with independent minibatches only.
 
@@ -52,12 +51,13 @@ def test_chains_of_the_largest_step(
     rng = np.random.default_rng(0)
     x = np.hstack([rng.standard_normal((800, 2)), np.ones((800, 1))])
     y = (rng.random(800) < 1 / (1 + np.exp(-x @ np.array([1.0, -0.5, 0.3])))).astype(float)
+    monkeypatch.setattr(mnist79, "CHAINS", 16)
+    monkeypatch.setattr(mnist79, "DRAWS", 600)
     exact = laplace(x, y, 1.0)
-    starts = mnist79._starts(exact, 16)[:, None]
-    theta = torch.tensor(starts, dtype=torch.float32, requires_grad=True)
-    lr = SGFS.step_size(0.0, 800, 100)
-    sampler = SGFS(Stacked([theta]), lr, num_data=800, prior=GaussianPrior(1.0))
-    draws, errors, _ = mnist79._run(sampler, theta, x, y, sampling, 600, exact._asdict())
+    method = replace(mnist79.METHODS["sgfs_full"], sampling=sampling)
+    draws, seconds = mnist79.chains(method, x, y, 0.0)
+    assert draws.shape == (16, 600, 3)
     ratios = draws.reshape(-1, 3).var(0) / np.diag(exact.covariance)
     assert low < ratios.min() <= ratios.max() < high
-    assert len(errors) == 3
+    errors = step_sizes.errors_in_time(draws, seconds, exact._asdict(), 200)
+    assert [e["seconds"] for e in errors] == pytest.approx([seconds * k / 48 for k in (1, 2, 3)])

@@ -24,7 +24,7 @@ from tasks.experiments.psgld import figures as psgld_figures
 from tasks.experiments.psgld import mnist as psgld_mnist
 from tasks.experiments.psgld import mnist_cnn as psgld_cnn
 from tasks.experiments.psgld.methods import Protocol
-from tasks.experiments.psgld.report import Method
+from tasks.experiments.psgld.networks import Method
 from tasks.nets.fan_in_mlp import FanInMLP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def choices_of(table: Any) -> list[Any]:
 
 
 def run_of(table: Any, name: str) -> Cell:
-    cell = next(c for c in [*table.cells(), *choices_of(table)] if c.name == name)
+    cell = next(c for c in [*table.EXPERIMENT.cells(), *choices_of(table)] if c.name == name)
     assert isinstance(cell, Cell)
     return cell
 
@@ -45,7 +45,7 @@ def each_kind() -> list[Any]:
     """Return the cells that differ in more than width and length, and a trial."""
     found = []
     for name, table in TABLES.items():
-        runs = [c for c in table.cells() if isinstance(c, Cell)]
+        runs = [c for c in table.EXPERIMENT.cells() if isinstance(c, Cell)]
         chosen = [c for c in runs if c.name.startswith("reduced-")]
         if name == "mnist":
             chosen += [run_of(table, "temperature-sghmc-0.01"), run_of(table, "trial-dropout-0.1")]
@@ -82,14 +82,15 @@ def test_cells_are_valid_commands(table: Any, cell: Cell, parsed: Any) -> None:
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_one_name_is_one_command(table: Any) -> None:
-    names = [c.name for c in table.cells()]
+    names = [c.name for c in table.EXPERIMENT.cells()]
     assert len(set(names)) == len(names)
-    commands = {c.name: c for c in table.cells() if isinstance(c, Cell)}
+    commands = {c.name: c for c in table.EXPERIMENT.cells() if isinstance(c, Cell)}
+    networks = table.NETWORKS
     for c in choices_of(table):  # what both lists have is run once
         assert commands.setdefault(c.name, c) == c
-    assert {f"{column}-{method}" for column in table.COLUMNS for method in table.METHODS} <= set(
-        names
-    ) | {name.removesuffix("-seed0") for name in names}
+    assert {
+        f"{column}-{method}" for column in networks.columns for method in networks.methods
+    } <= set(names) | {name.removesuffix("-seed0") for name in names}
 
 
 def test_the_chosen_step_is_all_that_differs_from_the_published_cell() -> None:
@@ -98,7 +99,7 @@ def test_the_chosen_step_is_all_that_differs_from_the_published_cell() -> None:
     )
     assert published.overrides["model.sampler"]["init_args"]["lr"] == 0.001
     assert chosen == published.but(chosen.name, {"model.sampler.lr": 0.0003})
-    assert psgld_cnn.STEP["psgld-chosen"] in psgld_cnn.GRID["psgld-published"]
+    assert 0.0003 in psgld_cnn.NETWORKS.sheet.settings["grid"]["psgld-published"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_posterior_and_other_forms(parsed: Any) -> None:
 
 def test_what_runs_depends_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in TABLES.values():
-        every = {c.name for c in table.cells()}
+        every = {c.name for c in table.EXPERIMENT.cells()}
         short = {n for n in every if n.startswith(("reduced", "temperature"))}
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         names, why = table.EXPERIMENT.left_out()
@@ -181,7 +182,7 @@ def test_what_runs_depends_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         names, why = table.EXPERIMENT.left_out()
         assert set(names) == {n for n in every if n.startswith("reduced")}
-        assert table.cells()[0].overrides["model.num_chains"] == 10
+        assert table.EXPERIMENT.cells()[0].overrides["model.num_chains"] == 10
 
 
 def made_up(errors: list[float], steps: int = 60_000, **more: Any) -> dict[str, Any]:
@@ -247,7 +248,7 @@ def test_numbers_stand_where_they_belong() -> None:
 
 
 def test_temperatures_and_trials(tmp_path: Path) -> None:
-    results: dict[str, Any] = {c.name: None for c in psgld_mnist.choices()}
+    results: dict[str, Any] = {c.name: None for c in psgld_mnist.EXPERIMENT.choices.cells()}
     for T, nll in ((1.0, 0.3), (0.01, 0.2)):
         values = {"error_percent": 1.5, "nll": nll}
         metrics = {"ensemble": values, "ensemble_val": values | {"nll": nll + 0.5}}
@@ -265,7 +266,7 @@ def test_temperatures_and_trials(tmp_path: Path) -> None:
     assert "| trial-bbb-mixture-0.001 | - | - |" in trials
     assert "sgld at 0.1," in trials
     assert "temperature-sghmc at 0.01." in trials
-    figures = psgld_mnist.figures(results, tmp_path)
+    figures = psgld_mnist.EXPERIMENT.figures(results, tmp_path)
     assert set(figures) == {"temperature"}
     test_line, held_out = figures["temperature"].axes[0].get_lines()[:2]
     np.testing.assert_allclose(test_line.get_xydata(), [(0.01, -0.2), (1.0, -0.3)])
@@ -285,8 +286,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     monkeypatch.setenv("SGMCMC_DATA_ROOT", str(root))
     out = root / "runs"
     for method in ("psgld-published-1", "distilled", "dropout"):
-        alone = 0 if method in ("distilled", "dropout") else None
-        cell = psgld_mnist.cell("reduced", method, SMALL, alone)
+        cell = psgld_mnist.cells_of("reduced", method, SMALL)[0]
         more = ["--model.net.hidden=[16,16]", "--trainer.accelerator=cpu"]
         more += ["--trainer.enable_progress_bar=false"]
         if method == "dropout":
@@ -344,7 +344,7 @@ def test_curves_are_those_of_networks_and_of_ensembles(runs: Path) -> None:
     assert read_curve(runs / "reduced-dropout-seed0", ENSEMBLE) == []
     name = "reduced-dropout-seed0"
     results = {"reduced-psgld-published-1": content, name: results_of(runs / name)}
-    drawn = psgld_mnist.figures(results, runs)
+    drawn = psgld_mnist.EXPERIMENT.figures(results, runs)
     assert set(drawn) == {"curves_reduced", "weights_reduced"}
     first = drawn["curves_reduced"].axes[0].get_lines()[0].get_xydata()
     np.testing.assert_allclose(first, [(step / 4, error) for step, error in ensembles])

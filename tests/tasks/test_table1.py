@@ -25,28 +25,49 @@ LAYER_CELLS = [
 ]
 
 
+METHODS = [
+    (start, method)
+    for start in table1.STARTS
+    for method in table1.METHODS
+    if (start, method) != ("printed", "sgld")
+]
+
+
+def setting(name: str) -> tuple[float | str, float]:
+    """Return the step size of a cell or of a trial, and its fraction of the largest stable step."""
+    cells = {cell.name: cell for cell in (*table1.SHEET.runs(), *table1.SHEET.trial_runs())}
+    overrides = cells[name].overrides
+    return overrides["model.sampler"]["init_args"]["lr"], overrides["model.step_fraction"]
+
+
 def test_cells_are_the_table_s_and_names_are_unique() -> None:
-    names = [cell.name for cell in table1.cells()]
-    methods = [(start, method) for start in table1.STEP for method in table1.STEP[start]]
+    names = [cell.name for cell in table1.SHEET.runs()]
     rates = sorted({rate for row in TABLE_1.values() for rate in row})
-    expected = [f"{s}-{m}-{round(100 * r)}" for s, m in methods for r in rates]
+    expected = [f"{s}-{m}-{round(100 * r)}" for s, m in METHODS for r in rates]
     assert names == expected + LAYER_CELLS
-    choices = [cell.name for cell in table1.choices()]
+    choices = [cell.name for cell in table1.SHEET.trial_runs()]
     assert len({*names, *choices}) == len(names) + len(choices)
     assert set(table1.METHODS.values()) == set(TABLE_1)
 
 
 def test_every_chosen_step_was_in_the_grid() -> None:
-    tried = [(s, *item) for s, methods in table1.GRID.items() for item in methods.items()]
-    for start, method, steps in tried:
-        step = table1.STEP[start][method]
-        fraction = f"{step}:{table1.FRACTION[start]}" if step == "auto" else step
-        assert fraction in steps
+    names = [cell.name for cell in table1.SHEET.trial_runs()]
+    for start, method in METHODS:
+        lr, fraction = setting(f"{start}-{method}-0")
+        if method != "hasgld2":
+            step = f"auto{fraction:g}" if lr == "auto" else f"{lr:g}"
+            assert f"{start}-{method}-lr{step}" in names
+        else:
+            assert lr == setting(f"{start}-hasgld1-0")[0]
 
 
 @pytest.mark.parametrize(
     "cell",
-    [c for c in table1.cells() if c.name not in LAYER_CELLS and c.name.endswith(("-0", "-70"))],
+    [
+        c
+        for c in table1.SHEET.runs()
+        if c.name not in LAYER_CELLS and c.name.endswith(("-0", "-70"))
+    ],
     ids=lambda c: c.name,
 )
 def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
@@ -61,8 +82,8 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
         assert sampler["init_args"]["memory"] == int(method[-1])
         assert sampler["init_args"]["paper_mode"] == (start == "printed")
     assert sampler["init_args"]["temperature"] == (1e-6 if start == "printed" else 1.0)
-    lr = table1.STEP[start][method]
-    assert sampler["init_args"]["lr"] == (lr if lr == "auto" else float(lr))
+    lr = {"burnin": 0.02, "random": 0.5, "printed": 0.1}[start]
+    assert sampler["init_args"]["lr"] == ("auto" if method == "sgld" else lr)
     optimizer = model["burn_in_optimizer"]
     assert (optimizer is not None) == (start == "burnin")
     assert config["data"]["init_args"]["num_val"] == 0
@@ -78,7 +99,7 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
 
 @pytest.mark.parametrize("name", LAYER_CELLS[:2] + LAYER_CELLS[-1:])
 def test_layers_differ_from_the_embedded_field_in_nothing_else(name: str, parsed: Any) -> None:
-    cells = {cell.name: cell for cell in table1.cells()}
+    cells = {cell.name: cell for cell in table1.SHEET.runs()}
     _, layer, method, rate = name.split("-")
     config = parsed(cells[name])
     expected = parsed(cells[f"burnin-{method}-{rate}"])
@@ -101,7 +122,7 @@ def test_layers_are_left_out_with_one_line_where_their_file_is_not(
     started: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     reproduce.main(ROOT, ["table1", f"--out={tmp_path}", f"--data-root={tmp_path / 'sets'}"])
-    assert started == [c.name for c in table1.cells() if c.name not in LAYER_CELLS]
+    assert started == [c.name for c in table1.SHEET.runs() if c.name not in LAYER_CELLS]
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "18 cells on SPE10 layers are left out" in error
@@ -116,7 +137,7 @@ def test_layers_are_run_where_their_file_is(
     (tmp_path / "spe10").mkdir()
     (tmp_path / "spe10" / name).touch()
     reproduce.main(ROOT, ["table1", f"--out={tmp_path}", f"--data-root={tmp_path}"])
-    assert started == [c.name for c in table1.cells()]
+    assert started == [c.name for c in table1.SHEET.runs()]
     assert capsys.readouterr().err == ""
 
 
@@ -129,7 +150,7 @@ def test_what_is_asked_for_is_run(started: list[str], tmp_path: Path, capsys: An
 
 def test_choices_need_no_layers(started: list[str], tmp_path: Path, capsys: Any) -> None:
     reproduce.main(ROOT, ["table1", f"--out={tmp_path}", "--choose"])
-    assert started == [c.name for c in table1.choices()]
+    assert started == [c.name for c in table1.SHEET.trial_runs()]
     assert capsys.readouterr().err == ""
 
 
@@ -171,7 +192,7 @@ def test_layers_of_the_real_file_are_what_they_are_called(tmp_path: Path) -> Non
         pytest.skip("needs $SGMCMC_DATA_ROOT/spe10/spe_perm.dat.xz")
     kx = np.array(lzma.decompress(path.read_bytes()).split()[: 85 * 220 * 60], dtype=float)
     steps = {}
-    for layer in table1.LAYERS:
+    for layer in (10, 36, 85):
         data = PDESourceData(str(tmp_path), field="spe10", layer=layer, num_samples=10)
         data.prepare_data()
         data.setup()
@@ -183,7 +204,7 @@ def test_layers_of_the_real_file_are_what_they_are_called(tmp_path: Path) -> Non
     assert {layer: step < 0.7 for layer, step in steps.items()} == {10: True, 36: False, 85: False}
 
 
-@pytest.mark.parametrize("cell", table1.choices(), ids=lambda c: c.name)
+@pytest.mark.parametrize("cell", table1.SHEET.trial_runs(), ids=lambda c: c.name)
 def test_choices_are_valid_commands_on_held_out_training_fields(cell: Cell, parsed: Any) -> None:
     config = parsed(cell)
     assert config["data"]["init_args"]["num_val"] == 120
@@ -231,14 +252,14 @@ def test_table_holds_the_paper_s_numbers() -> None:
 
 def test_every_result_stands_in_its_own_cell() -> None:
     """Each cell's result is one number of its own, looked for under its row and column."""
-    cells = table1.cells()
+    cells = table1.SHEET.runs()
     results = {
         c.name: result(1 + i, 100 + i, 200 + i, 0.0, (300 + i) / 1000) for i, c in enumerate(cells)
     }
     _, _, *body = rows(table1.EXPERIMENT.render(results))
     found = {}
     for start, label in table1.STARTS.items():
-        for method in table1.STEP[start]:
+        for method in [m for s, m in METHODS if s == start]:
             (row,) = (r for r in body if r[:2] == [label, table1.METHODS[method]])
             for rate, entry in zip(("0", "30", "50", "70"), row[2:], strict=True):
                 found[f"{start}-{method}-{rate}"] = entry
@@ -247,8 +268,8 @@ def test_every_result_stands_in_its_own_cell() -> None:
         for method, long_name in table1.METHODS.items():
             (row,) = (r for r in body if r[:2] == [label, long_name])
             for rate, entry, share in zip(("0", "50"), row[2:4], row[4:], strict=True):
-                found[f"spe10-{layer}-{method}-{rate}"] = entry
-                coverage[f"spe10-{layer}-{method}-{rate}"] = share
+                found[f"{layer}-{method}-{rate}"] = entry
+                coverage[f"{layer}-{method}-{rate}"] = share
     expected = {c.name: f"{1 + i} ({100 + i}) [{200 + i}]" for i, c in enumerate(cells)}
     assert found == expected
     assert coverage == {
@@ -264,7 +285,7 @@ def test_layers_are_shown_once_one_is_finished() -> None:
 
 
 def test_choices_are_shown_by_their_validation_error() -> None:
-    names = [cell.name for cell in table1.choices()]
+    names = [cell.name for cell in table1.SHEET.trial_runs()]
     results: dict[str, Any] = {
         n: result(1.0, 1.0, 1.0, 10.0 + i) if i % 2 else None for i, n in enumerate(names)
     }

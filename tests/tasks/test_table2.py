@@ -24,11 +24,11 @@ GRID = 16
 
 
 def test_names_are_unique_and_the_paper_s_cells_are_there() -> None:
-    names = [cell.name for cell in (*table2.cells(), *table2.choices())]
+    names = [cell.name for cell in (*table2.cells(), *table2.SHEET.trial_runs())]
     assert len(set(names)) == len(names)
     rates = sorted({rate for row in TABLE_2.values() for rate in row})
-    assert {f"{m}-{round(100 * r)}" for m in table2.METHODS for r in rates} < set(names)
-    assert set(table2.METHODS.values()) == set(TABLE_2)
+    assert {f"{m}-{round(100 * r)}" for m in table2.SHEET.labels for r in rates} < set(names)
+    assert set(table2.SHEET.labels.values()) == set(TABLE_2)
     assert {f"references-{k}-{p}" for k in table2.KINDS for p in table2.TERMS} < set(names)
 
 
@@ -46,7 +46,7 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     assert (model["noise"], data["num_val"]) == ("held_out", 100)
     first, *rest = cell.name.split("-")
     callbacks = content["trainer"]["callbacks"] or []
-    if first in table2.METHODS:
+    if first in table2.SHEET.labels:
         assert sampler == ("SGLD" if first == "sgld" else "HASGLD")
         assert (model["power"], model["conservative"], model["symmetric"]) == (0.0, False, False)
         assert [round(100 * c["init_args"]["rate"]) for c in callbacks] == (
@@ -66,7 +66,7 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a short run of a small U-Net."""
     root = tmp_path_factory.mktemp("table2")
-    cell = table2.network("unet", "physics", "additive", 64)
+    cell = next(c for c in RUNS if c.name == "unet-physics-additive-64")
     small = {
         "model.net.features": "[4,4,4,4,4,4]",
         "model.net.groups": 2,

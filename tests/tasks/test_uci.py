@@ -306,8 +306,10 @@ def test_a_net_keeps_the_inputs_that_it_has() -> None:
 
 # The benchmark.
 
+TRIALS = list(experiment.CHOICES.cells())
 
-@pytest.mark.parametrize("cell", experiment.cells()[5:6] + experiment.choices()[::7])
+
+@pytest.mark.parametrize("cell", experiment.cells()[5:6] + TRIALS[::7])
 def test_cells_are_valid_commands(cell: Any, parsed: Any) -> None:
     config = parsed(cell)
     data, model = config["data"]["init_args"], config["model"]["init_args"]
@@ -326,18 +328,18 @@ def test_cells_are_valid_commands(cell: Any, parsed: Any) -> None:
 def test_the_configuration_is_one_of_the_trials() -> None:
     content = yaml.safe_load((ROOT / "configs" / "uci_regression.yaml").read_text())
     model = content["model"]["init_args"]
-    adopted = experiment.Trial(
-        optimizer=model["burn_in_optimizer"]["steps"],
-        burn_in=model["burn_in"],
-        steps=content["trainer"]["max_steps"],
-        momentum=model["sampler"]["init_args"]["momentum"],
-        fraction=model["step_fraction"],
-        sets=list(experiment.VALIDATION),
-        thinning=model["thinning"],
-    )
-    assert adopted in experiment.TRIALS
-    names = [cell.name for cell in experiment.choices()]
-    assert len(set(names)) == len(names) == sum(len(t.sets) for t in experiment.TRIALS)
+    numbers = [
+        model["burn_in_optimizer"]["steps"],
+        model["burn_in"],
+        content["trainer"]["max_steps"],
+        model["sampler"]["init_args"]["momentum"],
+        model["step_fraction"],
+        model["thinning"],
+    ]
+    settings = experiment.SHEET.settings
+    assert [*numbers, {}, list(settings["validation"])] in settings["trials"]
+    names = [cell.name for cell in TRIALS]
+    assert len(set(names)) == len(names) == sum(len(sets) for *_, sets in settings["trials"])
     assert len(experiment.cells()) == 20 * len(PUBLISHED)
 
 
@@ -363,7 +365,7 @@ def test_tables_of_the_benchmark() -> None:
     ) in lines
     assert "| energy | ours | 0 | - | - | - | - | - | - |" in lines
     assert "|  | PBP | 20 | 5.67 | -3.16 | - | - | - | - |" in lines
-    trial = next(t for t in experiment.TRIALS if "yacht" in t.sets and t.other)
-    text = experiment.EXPERIMENT.choices.render({f"yacht-{trial.name}": result(1, -2, 0.9, 0.98)})
+    name = next(n for n, (labels, _) in experiment.TRIALS.items() if labels[5] and "yacht" in n)
+    text = experiment.EXPERIMENT.choices.render({name: result(1, -2, 0.9, 0.98)})
     assert "| yacht | -2.00 | 90 % | 0.49 | 0.98 | 1.98 |" in text
     assert "| concrete | - | - | - | - | - |" in text

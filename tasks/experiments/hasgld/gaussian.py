@@ -9,14 +9,14 @@ is .0211, just above the largest step listed. So both readings are run: "varianc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
-from lightning_sgmcmc import HAMCMC, HASGLD, SGHMC, SGLD, Sampler
+from lightning_sgmcmc import HAMCMC, HASGLD, SGLD
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments import gaussians
 from tasks.experiments.experiment import Experiment, Study
@@ -38,43 +38,23 @@ def target(reading: str) -> Array:
     return np.array([[variance, -0.95 * variance**0.5], [-0.95 * variance**0.5, 1.0]])
 
 
-def _sghmc(params: list[Tensor], h: float) -> Sampler:
-    return SGHMC(params, h, momentum=0.9)
-
-
-def _hamcmc(params: list[Tensor], h: float) -> Sampler:
-    return HAMCMC(params, h, memory=3)
-
-
-def _hasgld(params: list[Tensor], h: float, **settings: Any) -> Sampler:
-    return HASGLD(params, h, **settings)
-
-
+_averaged = partial(Method, closed=gaussians.frozen, chains=2, stacked=False)
 METHODS = {
     "sgld": Method("SGLD", SGLD, gaussians.frozen, constant=True),
     "hasgld_printed": Method(
         "HASGLD-SA as printed (normalised)",
-        partial(_hasgld, memory=2, paper_mode=True),
-        None,
+        partial(HASGLD, memory=2, paper_mode=True),
         chains=1,
         stacked=False,
     ),
-    "hasgld": Method(
-        "HASGLD, frozen after burn-in (r = .25)",
-        partial(_hasgld, memory=2),
-        gaussians.frozen,
-        chains=2,
-        stacked=False,
+    "hasgld": _averaged("HASGLD, frozen after burn-in (r = .25)", partial(HASGLD, memory=2)),
+    "hasgld_r001": _averaged(
+        "HASGLD, frozen after burn-in (r = .001)", partial(HASGLD, memory=5, r=1e-3)
     ),
-    "hasgld_r001": Method(
-        "HASGLD, frozen after burn-in (r = .001)",
-        partial(_hasgld, memory=5, r=1e-3),
-        gaussians.frozen,
-        chains=2,
-        stacked=False,
+    "hamcmc": Method(
+        "HAMCMC (adapting, M = 3)", partial(HAMCMC, memory=3), chains=50, freeze=False, pool=5
     ),
-    "hamcmc": Method("HAMCMC (adapting, M = 3)", _hamcmc, None, chains=50, freeze=False, pool=5),
-    "sghmc": Method("SGHMC, momentum .9", _sghmc, gaussians.momentum_chain, constant=True),
+    "sghmc": replace(gaussians.UNDERDAMPED, constant=True),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
 
@@ -82,29 +62,22 @@ LABELS = {name: method.label for name, method in METHODS.items()}
 def cells() -> list[Study]:
     """Return one study a sampler and reading."""
     return [
-        Study(f"{name}-{reading}", partial(compute, name, reading))
+        Study(f"{name}-{reading}", partial(compute, method, reading))
         for reading in READINGS
-        for name in METHODS
+        for name, method in METHODS.items()
     ]
 
 
-def compute(name: str, reading: str, folder: Path) -> dict[str, Any]:
+def compute(method: Method, reading: str, folder: Path) -> dict[str, Any]:
     """Run a sampler at every step size and keep its first states at the largest stable one."""
     rows, kept = [], None
     for h in STEPS:
-        found, states = row(METHODS[name], target(reading), h)
+        found, states = gaussians.row(method, target(reading), h, DRAWS // method.pool)
         rows.append(found)
         if kept is None and states is not None:
             kept = states[0, :FIRST]
             np.savez(folder / "path.npz", states=kept, h=h)
     return {"rows": rows}
-
-
-def row(
-    method: Method, covariance: Array, h: float, draws: int = DRAWS
-) -> tuple[dict[str, Any], Array | None]:
-    """Return what a sampler reaches at one step size and its draws, none where it is unstable."""
-    return gaussians.row(method, covariance, h, draws // method.pool)
 
 
 def _labels(reading: str) -> dict[str, str]:

@@ -6,10 +6,10 @@ nu = lambda = 1, v1 = 100, v0 = .1, delta = .5, a = 1, b = p and omega_k = 5 (10
 are exact. Five data sets, each with 50 examples for choosing a setting and 50 for testing, are
 stacked chains.
 
-The paper's step size .1 is unstable for SGLD on this posterior (the limit is near .001) and is that
-of the normalised steps of its Algorithm 2 as printed, which is run too. The paper leaves open tau,
-the iterations, M and the start. Here chains start at a ridge regression, metric and
-hyper-parameters adapt for 4,000 gradients and freeze, and 8,000 more give the draws.
+The paper's step size .1 is unstable for SGLD on this posterior, whose limit is near .001. It is the
+step size of the normalised steps of the paper's Algorithm 2, which is run as printed too. The paper
+does not state tau, the iterations, M and the start. Here chains start at a ridge regression. Metric
+and hyper-parameters adapt for 4,000 gradients and freeze, and 8,000 more give the draws.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -126,14 +127,15 @@ def run(
         return -total / (n * prior.noise_variance.unsqueeze(-1))
 
     prior.bind_residuals(lambda: residuals(beta.detach()).square().sum(-1), n)
-    per_step = 2 if "second_gradient" in sampler.needs else 1
-    steps = adapting // per_step
-    first = sample(
-        sampler, steps=steps, gradient=gradient, thinning=THINNING, freeze=False, label="adapting"
-    )
+
+    def draws(gradients: int, label: str) -> tuple[Array, int]:
+        cost = 2 if "second_gradient" in sampler.needs else 1
+        settings: Any = {"thinning": THINNING, "freeze": False, "label": label}
+        return sample(sampler, steps=gradients // cost, gradient=gradient, **settings)[0], cost
+
+    first, cost_adapting = draws(adapting, "adapting")
     sampler.freeze()
-    steps = sampling // (2 if "second_gradient" in sampler.needs else 1)
-    second = sample(sampler, steps=steps, gradient=gradient, thinning=THINNING, label="sampling")
+    second, cost_sampling = draws(sampling, "sampling")
     (rates,) = prior.rates()
     K = len(first)
     return Chains(
@@ -143,24 +145,20 @@ def run(
         prior.delta.reshape(K).numpy(),
         prior.noise_variance.reshape(K),
         (rates[0].reshape(K, -1), rates[1].reshape(K, -1)),
-        per_step,
-        2 if "second_gradient" in sampler.needs else 1,
+        cost_adapting,
+        cost_sampling,
     )
 
 
 def together(parts: list[Chains]) -> Chains:
     """Return chains that ran alone as if they had been stacked."""
+    return Chains(*(_joined([getattr(p, f.name) for p in parts]) for f in fields(Chains)))
 
-    def join(name: str) -> Array:
-        return np.concatenate([getattr(part, name) for part in parts])
 
-    return Chains(
-        join("adapting"),
-        join("sampled"),
-        join("rho"),
-        join("delta"),
-        torch.cat([part.variance for part in parts]),
-        (torch.cat([p.rates[0] for p in parts]), torch.cat([p.rates[1] for p in parts])),
-        parts[0].cost_adapting,
-        parts[0].cost_sampling,
-    )
+def _joined(values: list[Any]) -> Any:
+    """Return arrays and tensors end to end, pairs of them one by one, and the first number."""
+    if isinstance(values[0], tuple):
+        return tuple(_joined(list(column)) for column in zip(*values, strict=True))
+    if isinstance(values[0], Tensor):
+        return torch.cat(values)
+    return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]

@@ -1,9 +1,9 @@
-"""Table 2's references: what a network for ``pde_perm`` has to be seen beside.
+"""Table 2's references, with which a network for ``pde_perm`` is compared.
 
-The mean field, and least squares on the Karhunen-Loeve coefficients, linear and with the products
-of the leading ones, how many of which is chosen on training fields that are held out. Each
-prediction is an affine combination of training velocities, so that it conserves mass as they do.
-Beside them the mixed multiscale solver that the network imitates, which learns nothing.
+They are the mean field, and least squares on the Karhunen-Loeve coefficients, linear and with the
+products of the leading ones. Held-out training fields decide how many are leading. Each prediction
+is an affine combination of training velocities, so that it conserves mass as they do. The mixed
+multiscale solver that the network imitates learns nothing.
 """
 
 from __future__ import annotations

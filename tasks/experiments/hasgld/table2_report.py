@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from lightning_sgmcmc.run.figures import new_figure
+from tasks.experiments.overrides import built
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
 from tasks.pde_perm import TABLE_2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+KINDS: tuple[Literal["additive", "lognormal"], ...] = ("additive", "lognormal")
+TERMS = (32, 64, 128)
+#: Points (p, error) by the label of their line.
+Curves = dict[str, list[tuple[int, float]]]
 
 
 def _temperatures(result: Result) -> str:
@@ -36,79 +43,45 @@ def _columns(name: str) -> list[Column]:
     return SHEET.made(SHEET.settings[name])
 
 
-def paper_table(labels: Mapping[str, tuple[str, str]]) -> Table:
-    """Return the paper's table beside its cells as measured.
-
-    Args:
-        labels: What the paper calls a method, and what is built here.
-    """
-    rows, columns = [], SHEET.made(SHEET.columns)
-    for name, (theirs, own) in labels.items():
+def report(results: Results) -> Iterator[str | Table]:
+    """Yield the paper's table beside its cells, the networks, the references and other fields."""
+    runs, rows, columns = {c.name: c for c in SHEET.runs()}, [], SHEET.made(SHEET.columns)
+    for name, theirs in SHEET.labels.items():
         rows.append(paper_row([f"*paper*, {theirs}"], columns, TABLE_2[theirs].values()))
-        rows.append(Row([f"ours, {own}"], name))
-    return Table(SHEET.heading, columns, rows)
-
-
-def network_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
-    """Return a row for every run of a network that is finished."""
+        rows.append(Row([f"ours, {built(runs[f'{name}-0'].overrides)}"], name))
+    yield Table(SHEET.heading, columns, rows)
     rows = [
         Row([kind, str(p), net_label, form_label], name)
-        for kind in kinds
+        for kind in KINDS
         for net, net_label in NETS.items()
         for form, form_label in FORMS.items()
-        for p in terms
+        for p in TERMS
         if results.get(name := f"{net}-{form}-{kind}-{p}") is not None
     ]
-    return Table(["field", "modes", "network", "form"], _columns("networks"), rows)
-
-
-def reference_table(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> Table:
-    """Return the references as a table."""
+    yield Table(["field", "modes", "network", "form"], _columns("networks"), rows)
     rows = []
-    for kind in kinds:
-        for p in terms:
+    for kind in KINDS:
+        for p in TERMS:
             content = results.get(f"references-{kind}-{p}") or {}
             for name, row in content.get("rows", {}).items():
                 leading = f", {content['quadratic']} leading" if name.startswith("quad") else ""
                 rows.append(Row([kind, str(p), name + leading], record=row))
-    return Table(["field", "modes", ""], _columns("references"), rows)
-
-
-def shift_table(results: Results, kinds: Sequence[str]) -> Table:
-    """Return what became of a network on other fields."""
+    yield Table(["field", "modes", ""], _columns("references"), rows)
     rows = [
         Row([kind, name], record=row)
-        for kind in kinds
+        for kind in KINDS
         for name, row in (results.get(f"shift-{kind}") or {}).get("rows", {}).items()
     ]
-    return Table(["trained on", "tested on"], _columns("shift"), rows)
+    yield Table(["trained on", "tested on"], _columns("shift"), rows)
 
 
-def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return the error over the number of modes, and deviation over error on other fields."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
     made = {}
-    curves = [(kind, _curves(results, kind, terms)) for kind in kinds]
-    if any(len(points) > 1 for _, found in curves for points in found.values()):
-        figure = new_figure(9, 3.6)
-        names = list(dict.fromkeys(name for _, found in curves for name in found))
-        for axes, (kind, found) in zip(figure.subplots(1, len(kinds)), curves, strict=True):
-            for name, points in found.items():
-                color = f"C{names.index(name)}"
-                axes.plot(*zip(*points, strict=True), marker="o", label=name, color=color)
-            axes.set(xscale="log", yscale="log", xlabel="modes p", title=f"{kind} fields")
-            axes.set_xlim(0.9 * terms[0], 1.1 * terms[-1])
-            axes.set_xticks(terms, [str(p) for p in terms])
-            axes.xaxis.set_minor_locator(NullLocator())
-            for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-                formatter("{x:g}")
-            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-            axes.set_ylabel("mean relative L2 error, %")
-        lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
-        figure.legend(lines.values(), lines.keys(), fontsize=7, loc="outside right upper")
-        made["modes"] = figure
-    for kind in kinds:
+    curves: dict[str, Curves] = {kind: _curves(results, kind) for kind in KINDS}
+    if any(len(points) > 1 for found in curves.values() for points in found.values()):
+        made["modes"] = _over_modes(curves)
+    for kind in KINDS:
         content = results.get(f"shift-{kind}")
         if content is not None:
             figure = new_figure(5.5, 4)
@@ -128,12 +101,32 @@ def figures(results: Results, kinds: Sequence[str], terms: Sequence[int]) -> dic
     return made
 
 
-def _curves(
-    results: Results, kind: str, terms: Sequence[int]
-) -> dict[str, list[tuple[int, float]]]:
+def _over_modes(curves: dict[str, Curves]) -> Figure:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure = new_figure(9, 3.6)
+    names = list(dict.fromkeys(name for found in curves.values() for name in found))
+    for axes, (kind, found) in zip(figure.subplots(1, len(KINDS)), curves.items(), strict=True):
+        for name, points in found.items():
+            color = f"C{names.index(name)}"
+            axes.plot(*zip(*points, strict=True), marker="o", label=name, color=color)
+        axes.set(xscale="log", yscale="log", xlabel="modes p", title=f"{kind} fields")
+        axes.set_xlim(0.9 * TERMS[0], 1.1 * TERMS[-1])
+        axes.set_xticks(TERMS, [str(p) for p in TERMS])
+        axes.xaxis.set_minor_locator(NullLocator())
+        for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            formatter("{x:g}")
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.set_ylabel("mean relative L2 error, %")
+    lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+    figure.legend(lines.values(), lines.keys(), fontsize=7, loc="outside right upper")
+    return figure
+
+
+def _curves(results: Results, kind: str) -> Curves:
     """Return points (p, error) of each reference and each network."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for p in terms:
+    found: Curves = {}
+    for p in TERMS:
         content = results.get(f"references-{kind}-{p}") or {}
         for name, row in content.get("rows", {}).items():
             found.setdefault(name, []).append((p, row["relative_l2_mean_percent"]))

@@ -1,4 +1,4 @@
-"""What becomes of a surrogate on fields of other kinds than it was trained on."""
+"""Errors of a surrogate on fields of other kinds than it was trained on."""
 
 from __future__ import annotations
 

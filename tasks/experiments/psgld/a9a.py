@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp, Sampler
-from lightning_sgmcmc.diagnostics import ess, rhat
+from lightning_sgmcmc.diagnostics import ess
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.libsvm import A9AData
 from tasks.experiments.experiment import Cell, Experiment, Study
-from tasks.experiments.logistic_chains import sample_chains
-from tasks.experiments.logistic_hmc import sample_hmc, with_intercept
+from tasks.experiments.logistic import sample_chains, sample_hmc, with_intercept
 from tasks.experiments.loop import Array
-from tasks.experiments.overrides import gaussian, sampler
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Result, Results, Row, Table, paper_row
 from tasks.laplace import Laplace, laplace
@@ -32,7 +30,6 @@ from tasks.laplace import Laplace, laplace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONFIG = "a9a.yaml"
 PRIOR_VARIANCE = 10.0
 PUBLISHED = A9AData.paper["table"]
 
@@ -61,18 +58,12 @@ REFERENCES = {
 
 def cells() -> list[Cell | Study]:
     """Return the references, the paper's two runs and one run of every method."""
-    prior = gaussian(PRIOR_VARIANCE)
-    adapting = {"model.freeze_preconditioner": False}
-    published = [
-        Cell("sgld-published", CONFIG, sampler("SGLD", 0.05, prior)),
-        Cell("psgld-published", CONFIG, sampler("PSGLD", 0.05, prior) | adapting),
-    ]
     references: list[Cell | Study] = [
         Study(name, partial(reference, name.startswith("hmc"), intercept))
         for name, (intercept, _) in REFERENCES.items()
     ]
     chosen = [Study(method, partial(run, method, STEP[method], 0)) for method in METHODS]
-    return [*references, *published, *chosen]
+    return [*references, *SHEET.runs(), *chosen]
 
 
 def choices() -> list[Cell | Study]:
@@ -93,11 +84,8 @@ def run(method: str, lr: float, num_val: int, folder: Path) -> dict[str, Any]:
         num_val: Training examples to hold out and predict; 0 predicts the test examples.
         folder: Not used: the draws need no file.
     """
-    data = A9AData(num_val=num_val)
-    data.prepare_data()
-    data.setup()
-    x, y = data.arrays("train")
-    draws = sample_chains(
+    (x, y), held_out = _examples(num_val)
+    draws, _ = sample_chains(
         METHODS[method],
         x,
         y,
@@ -110,8 +98,15 @@ def run(method: str, lr: float, num_val: int, folder: Path) -> dict[str, Any]:
         thinning=50,
         label=f"{method}, lr {lr:g}",
     )
-    held_x, held_y = data.arrays("val" if num_val else "test")
-    return {"lr": lr} | errors(draws, held_x, held_y, laplace(x, y, PRIOR_VARIANCE))
+    return {"lr": lr} | errors(draws, *held_out, laplace(x, y, PRIOR_VARIANCE))
+
+
+def _examples(num_val: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return training examples and those to predict: the validation examples if there are any."""
+    data = A9AData(num_val=num_val)
+    data.prepare_data()
+    data.setup()
+    return data.arrays("train"), data.arrays("val" if num_val else "test")
 
 
 def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
@@ -122,30 +117,20 @@ def reference(hmc: bool, intercept: bool, folder: Path) -> dict[str, Any]:
         intercept: Whether the model has one.
         folder: Not used: the draws need no file.
     """
-    data = A9AData()
-    data.prepare_data()
-    data.setup()
-    (x, y), (test_x, test_y) = data.arrays("train"), data.arrays("test")
+    (x, y), (test_x, test_y) = _examples(0)
     if intercept:
         x, test_x = with_intercept(x), with_intercept(test_x)
     approximation = laplace(x, y, PRIOR_VARIANCE)
-    details: dict[str, Any]
+    details: dict[str, float] = {}
     if hmc:
         found = sample_hmc(
             x, y, PRIOR_VARIANCE, chains=8, draws=500, burn_in=100, target_acceptance=0.8
         )
-        draws = found.draws
-        details = {
-            "acceptance": found.acceptance,
-            "divergences": found.divergences,
-            "min_ess": float(ess(draws).min()),
-            "max_rhat": float(rhat(draws).max()),
-        }
+        draws, details = found.draws, found.quality()
     else:
         root = np.linalg.cholesky(approximation.covariance)
         normal = np.random.default_rng(0).standard_normal((8, 500, x.shape[1]))
         draws = approximation.mean + normal @ root.T
-        details = {}
     return details | errors(draws, test_x, test_y, approximation)
 
 
@@ -237,13 +222,13 @@ def report(results: Results) -> Iterator[str | Table]:
         result = results.get(name)
         if result is not None and "acceptance" in result:
             chains, draws = result["chain_error_percent"], result["draw_error_percent"]
-            yield (
-                f"{label}: acceptance {result['acceptance']:.2f}, {result['divergences']} "
-                f"divergences, smallest ESS {result['min_ess']:,.0f}, R-hat at most "
-                f"{result['max_rhat']:.3f}; {result['error_percent']:.2f} % error of all draws "
-                f"together, {min(chains):.2f} to {max(chains):.2f} % of the chains; "
-                f"{100 * draws['at_most_published']:.1f} % of draws have "
-                f"{PUBLISHED['pSGLD']:.2f} % or less."
+            yield SHEET.settings["reference"].format(
+                **result,
+                label=label,
+                lowest=min(chains),
+                highest=max(chains),
+                share=100 * draws["at_most_published"],
+                published=PUBLISHED["pSGLD"],
             )
 
 
@@ -269,10 +254,7 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     return {"a9a": figure}
 
 
-def _method_and_step(name: str) -> tuple[str, str]:
-    method, _, lr = name.partition("-lr")
-    return method, lr
-
-
-CHOICES = SHEET.choices(choices, "Closest: {}.", _method_and_step)
+CHOICES = SHEET.choices(
+    choices, "Closest: {}.", lambda name: (name.split("-lr")[0], name.split("-lr")[1])
+)
 EXPERIMENT = Experiment(cells, report, CHOICES, figures=figures)

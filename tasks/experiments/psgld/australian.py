@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_sgmcmc import PSGLD, SGLD, Sampler
-from lightning_sgmcmc.diagnostics import ess, rhat
+from lightning_sgmcmc.diagnostics import ess
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.australian import AustralianData
 from tasks.experiments.drawing import draw_lines
 from tasks.experiments.experiment import Experiment, Study
-from tasks.experiments.logistic_chains import sample_chains
-from tasks.experiments.logistic_hmc import sample_hmc, standard_error, with_intercept
+from tasks.experiments.logistic import sample_chains, sample_hmc, standard_error, with_intercept
 from tasks.experiments.loop import Array
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Result, Results, Row, Table
@@ -41,24 +39,17 @@ EPSILONS = (1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 LAST_PUBLISHED = 1e-4
 
 
-@dataclass(frozen=True)
-class Method:
-    """A sampler, whether it freezes where burn-in ends, and how its line is drawn."""
-
-    label: str
-    make: Callable[..., Sampler]
-    freeze: bool
-    look: dict[str, str]
+def _epsilon(row: Result) -> str:
+    beyond = "" if row["epsilon"] <= LAST_PUBLISHED else " (not in the paper)"
+    return f"{row['epsilon']:.0e}{beyond}"
 
 
-METHODS = {
-    "sgld": Method("SGLD", SGLD, True, {"marker": "o", "ls": "-", "color": "0.6"}),
-    "psgld-published": Method(
-        "pSGLD as published, adapting", PSGLD, False, {"marker": "s", "ls": "--", "color": "0.3"}
-    ),
-    "psgld-frozen": Method(
-        "pSGLD, frozen after burn-in", PSGLD, True, {"marker": "D", "ls": "-", "color": "0.0"}
-    ),
+SHEET = sheet("australian", epsilon=_epsilon)
+#: The samplers, and whether they freeze where burn-in ends.
+METHODS: dict[str, tuple[Callable[..., Sampler], bool]] = {
+    "sgld": (SGLD, True),
+    "psgld-published": (PSGLD, False),
+    "psgld-frozen": (PSGLD, True),
 }
 
 
@@ -66,7 +57,7 @@ def cells() -> list[Study]:
     """Return the long HMC run and one study of every method over the step sizes."""
     return [
         Study("truth", truth),
-        *(Study(name, partial(study, method)) for name, method in METHODS.items()),
+        *(Study(name, partial(study, name)) for name in METHODS),
     ]
 
 
@@ -97,22 +88,19 @@ def truth(folder: Path, chains: int = 100, draws: int = 500, burn_in: int = 200)
         "mean": together.mean(0).tolist(),
         "covariance": np.cov(together.T).tolist(),
         "draws": len(together),
-        "acceptance": run.acceptance,
-        "divergences": run.divergences,
+        **run.quality(),
         "gradients_a_chain": run.gradients,
-        "min_ess": float(ess(run.draws).min()),
-        "max_rhat": float(rhat(run.draws).max()),
         "max_standard_error_in_sd": float((standard_error(run.draws) / sd).max()),
         "laplace_mean_error_in_sd": (np.abs(approximation.mean - together.mean(0)) / sd).tolist(),
         "laplace_sd_ratio": (np.sqrt(np.diag(approximation.covariance)) / sd).tolist(),
     }
 
 
-def study(method: Method, folder: Path, epsilons: tuple[float, ...] = EPSILONS) -> dict[str, Any]:
+def study(method: str, folder: Path, epsilons: tuple[float, ...] = EPSILONS) -> dict[str, Any]:
     """Run a method at every step size, and compare each run with the truth.
 
     Args:
-        method: The sampler.
+        method: Of ``METHODS``.
         folder: The study's; the truth is read from ``truth`` beside it, or computed.
         epsilons: Step sizes.
     """
@@ -127,10 +115,11 @@ def study(method: Method, folder: Path, epsilons: tuple[float, ...] = EPSILONS) 
     return {"rows": rows}
 
 
-def chains(method: Method, x: Array, y: Array, epsilon: float, steps: int = STEPS) -> Array:
+def chains(method: str, x: Array, y: Array, epsilon: float, steps: int = STEPS) -> Array:
     """Return the draws after burn-in of the 50 runs at one step size, [50, draws, 15]."""
-    return sample_chains(
-        method.make,
+    make, freeze = METHODS[method]
+    draws, _ = sample_chains(
+        make,
         x,
         y,
         lr=0.5 * epsilon * len(x),
@@ -139,10 +128,11 @@ def chains(method: Method, x: Array, y: Array, epsilon: float, steps: int = STEP
         chains=RUNS,
         steps=steps,
         burn_in=BURN_IN,
-        freeze=method.freeze,
+        freeze=freeze,
         one_generator=True,
-        label=f"{method.label}, epsilon {epsilon:g}",
+        label=f"{SHEET.labels[method]}, epsilon {epsilon:g}",
     )
+    return draws
 
 
 def compare(draws: Array, mean: Array, covariance: Array) -> dict[str, float]:
@@ -169,31 +159,21 @@ def compare(draws: Array, mean: Array, covariance: Array) -> dict[str, float]:
     }
 
 
-def _epsilon(row: Result) -> str:
-    beyond = "" if row["epsilon"] <= LAST_PUBLISHED else " (not in the paper)"
-    return f"{row['epsilon']:.0e}{beyond}"
-
-
-SHEET = sheet("australian", epsilon=_epsilon)
-
-
 def report(results: Results) -> Iterator[str | Table]:
     """Yield the errors at every step size, and how good the truth is; the paper has figures."""
     yield SHEET.intro
-    rows = []
-    for name, method in METHODS.items():
-        found = (results.get(name) or {}).get("rows", [None])
-        rows += [Row([method.label], record=row) for row in found]
+    rows = [
+        Row([label], record=row)
+        for name, label in SHEET.labels.items()
+        for row in (results.get(name) or {"rows": [None]})["rows"]
+    ]
     yield Table(SHEET.heading, SHEET.made(SHEET.columns), rows)
     known = results.get("truth")
     if known is not None:
-        yield (
-            f"Truth: {known['draws']:,} draws of HMC, acceptance {known['acceptance']:.3f}, "
-            f"{known['divergences']} divergences, smallest ESS {known['min_ess']:,.0f}, R-hat at "
-            f"most {known['max_rhat']:.4f}; standard error of its mean at most "
-            f"{known['max_standard_error_in_sd']:.4f} sd. Laplace's mean is off by up to "
-            f"{max(known['laplace_mean_error_in_sd']):.2f} sd, its sd by up to "
-            f"{100 * max(abs(r - 1) for r in known['laplace_sd_ratio']):.0f} %."
+        yield SHEET.settings["truth"].format(
+            **known,
+            off=max(known["laplace_mean_error_in_sd"]),
+            sd_off=100 * max(abs(r - 1) for r in known["laplace_sd_ratio"]),
         )
 
 
@@ -231,10 +211,10 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
 
 def _lines(axes: Axes, results: Results, x: str, y: str) -> None:
     lines = {
-        method.label: [(row[x], row[y]) for row in (results.get(name) or {}).get("rows", [])]
-        for name, method in METHODS.items()
+        label: [(row[x], row[y]) for row in (results.get(name) or {"rows": []})["rows"]]
+        for name, label in SHEET.labels.items()
     }
-    draw_lines(axes, lines, [method.look for method in METHODS.values()], ms=4.5)
+    draw_lines(axes, lines, SHEET.settings["looks"].values(), ms=4.5)
     axes.set(xscale="log", yscale="log")
 
 

@@ -14,26 +14,34 @@ from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.drawing import coloured, draw_lines
 from tasks.experiments.learning_curve import ENSEMBLE, NETWORK, read_curve
 from tasks.experiments.psgld.methods import BATCH
-from tasks.experiments.psgld.report import Method, Methods, at_temperatures, names_of
+from tasks.experiments.psgld.networks import Method, Networks
+from tasks.experiments.psgld.report import at_temperatures, names_of
 from tasks.experiments.tables import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def curves(
-    results: Results, out: Path, methods: Methods, columns: Mapping[str, str]
-) -> dict[str, Figure]:
+def figures(networks: Networks, results: Results, out: Path) -> dict[str, Figure]:
+    """Return learning curves, histograms of weights and the temperature curve, where asked for."""
+    found = curves(networks, results, out)
+    shown = networks.sheet.settings.get("histogram", {"columns": [], "methods": []})
+    for column in shown["columns"]:
+        found |= weights(networks, results, out, column, shown["methods"])
+    return found | temperature_figure(networks, results)
+
+
+def curves(networks: Networks, results: Results, out: Path) -> dict[str, Figure]:
     """Return the test error over epochs of all finished runs, one figure a column."""
     found: dict[str, Figure] = {}
-    for column, title in columns.items():
+    for column, of in networks.columns.items():
         lines = {
             method.label: points
-            for name, method in methods.items()
+            for name, method in networks.methods.items()
             if len(points := curve(results, out, column, name, method)) > 1
         }
         if lines:
-            found[f"curves_{column}"] = _curves(lines, title)
+            found[f"curves_{column}"] = _curves(lines, of.title)
     return found
 
 
@@ -71,7 +79,7 @@ def _curves(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> F
 
 
 def weights(
-    results: Results, out: Path, column: str, names: Sequence[str], methods: Methods
+    networks: Networks, results: Results, out: Path, column: str, names: Sequence[str]
 ) -> dict[str, Figure]:
     """Return histograms of the weights, biases left out, at the end of a column's runs."""
     found = {}
@@ -79,7 +87,7 @@ def weights(
         for run in names_of(results, column, name)[:1]:
             path = out / run / "checkpoints" / "last.ckpt"
             if results[run] is not None and path.is_file():
-                found[methods[name].label] = last_weights(path)
+                found[networks.methods[name].label] = last_weights(path)
     if not found:
         return {}
     figure = new_figure(7, 4)
@@ -103,11 +111,9 @@ def last_weights(path: Path) -> NDArray[np.float32]:
     return torch.cat([value.flatten() for value in tensors if value.dim() > 1]).float().numpy()
 
 
-def temperature_figure(
-    results: Results, names: Sequence[str], methods: Methods
-) -> dict[str, Figure]:
+def temperature_figure(networks: Networks, results: Results) -> dict[str, Figure]:
     """Return log-likelihood per example over the temperature, on both held-out sets."""
-    found = {name: at_temperatures(results, name) for name in names}
+    found = {name: at_temperatures(results, name) for name in networks.tempered}
     if not any(len(runs) > 1 for runs in found.values()):
         return {}
     figure = new_figure(6.5, 4)
@@ -117,7 +123,7 @@ def temperature_figure(
         for data, (part, style) in parts.items():
             points = [(run["temperature"], -run["metrics"][part]["nll"]) for run in runs]
             if points:
-                label = f"{methods[name].label.split(',')[0]}, {data}"
+                label = f"{networks.methods[name].label.split(',')[0]}, {data}"
                 axes.plot(*zip(*points, strict=True), style, color=f"C{i}", ms=4, label=label)
     axes.set(xscale="log", xlabel="temperature T", ylabel="log-likelihood of an example, nats")
     axes.axvline(1.0, color="0.6", lw=0.8)

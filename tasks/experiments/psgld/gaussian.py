@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from lightning_sgmcmc import PSGLD, SGHMC, SGLD, RMSProp, Sampler
+from lightning_sgmcmc import PSGLD, SGLD, RMSProp, Sampler
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments import gaussians
 from tasks.experiments.experiment import Experiment, Study
@@ -47,29 +47,24 @@ def _fixed_point(sampler: Sampler, covariance: Array, h: float, sd: float) -> li
     return [gaussians.langevin(covariance, h, C, sd)]
 
 
-def _psgld(params: list[Tensor], h: float) -> Sampler:
-    return PSGLD(params, h, alpha=0.99, eps=LAMBDA)
-
-
-def _sghmc(params: list[Tensor], h: float) -> Sampler:
-    return SGHMC(params, h, momentum=0.9)
-
-
-_method = partial(Method, chains=CHAINS, burn_in=2_000, pool=CHAINS // GROUPS)
+_usual: dict[str, Any] = {"chains": CHAINS, "burn_in": 2_000, "pool": CHAINS // GROUPS}
+_psgld = partial(PSGLD, alpha=0.99, eps=LAMBDA)
 METHODS = {
-    "sgld": _method("SGLD", SGLD, gaussians.frozen),
-    "psgld": _method(
+    "sgld": Method("SGLD", SGLD, gaussians.frozen, **_usual),
+    "psgld": Method(
         "pSGLD as in the authors' script (adapting, alpha = .9999)",
         _published,
         _fixed_point,
-        burn_in=50_000,
         freeze=False,
+        **(_usual | {"burn_in": 50_000}),
     ),
-    "psgld_99": _method(
-        "pSGLD as in the paper (adapting, alpha = .99)", _psgld, None, freeze=False
+    "psgld_99": Method(
+        "pSGLD as in the paper (adapting, alpha = .99)", _psgld, freeze=False, **_usual
     ),
-    "psgld_frozen": _method("pSGLD, frozen after burn-in (alpha = .99)", _psgld, gaussians.frozen),
-    "sghmc": _method("SGHMC, momentum .9", _sghmc, gaussians.momentum_chain),
+    "psgld_frozen": Method(
+        "pSGLD, frozen after burn-in (alpha = .99)", _psgld, gaussians.frozen, **_usual
+    ),
+    "sghmc": replace(gaussians.UNDERDAMPED, **_usual),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
 

@@ -1,18 +1,15 @@
-"""What pSGLD's network experiments share: how long a run is, and its methods as overrides.
+"""How long runs of pSGLD's network experiments are, and their methods as overrides.
 
-Every function returns what makes a run of ``configs/papers`` one of the method. Steps are those of
-the authors' code, ``lr`` on the mean loss.
+Every method returns what makes a run of ``configs/papers`` one of it. Steps are those of the
+authors' code, ``lr`` on the mean loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from tasks.experiments.experiment import Cell, Cells
 from tasks.experiments.overrides import (
     OPTIMIZED,
     Component,
@@ -25,8 +22,6 @@ from tasks.experiments.overrides import (
 
 #: Examples in a minibatch, in the configuration files of all experiments.
 BATCH = 100
-#: Training examples that are held out where something is chosen.
-HELD_OUT = 10_000
 #: Noise-free pSGLD, for the optimizers that the paper compares.
 _OPTIMIZERS = {
     "sgd": component("torch.optim.SGD"),
@@ -67,10 +62,6 @@ class Protocol:
         """Steps between draws: 300, as in the authors' code, or less in short runs."""
         return max(1, min(300, self.steps // 32))
 
-    def with_data(self, num_data: int) -> Protocol:
-        """Return the same protocol for another number of training examples."""
-        return replace(self, num_data=num_data)
-
     def draws(self, burn_in: int, thinning: int | None = None) -> dict[str, Any]:
         """Return the override that states which states are draws."""
         return {"model.burn_in": burn_in, "model.thinning": thinning or self.thinning}
@@ -78,57 +69,6 @@ class Protocol:
     def halved(self) -> dict[str, Any]:
         """Return the override for a step that is halved every ``decay`` epochs."""
         return schedule("BlockDecay", every=self.decay * self.epoch)
-
-
-def on_gpu() -> bool:
-    """Return whether runs are on a GPU."""
-    return torch.cuda.is_available()
-
-
-def repetitions() -> int:
-    """Return the chains of a run by the full protocol on this machine."""
-    return 10 if on_gpu() else 3
-
-
-def left_out(cells: Cells, cost: str) -> tuple[list[str], str]:
-    """Return the cells that this machine is too slow for, or need not run, and why.
-
-    Args:
-        cells: All; names of short ones start with ``reduced`` or ``temperature``.
-        cost: Of a long one without a GPU.
-    """
-    names = [cell.name for cell in cells]
-    if on_gpu():
-        return [name for name in names if name.startswith("reduced")], (
-            "the reduced cells are left out: a GPU runs the paper's protocol"
-        )
-    long = [name for name in names if not name.startswith(("reduced", "temperature"))]
-    return long, (
-        f"{len(long)} cells by the paper's protocol are left out: {cost} without a GPU; ask for "
-        "one with --cell NAME"
-    )
-
-
-def common(protocol: Protocol, callbacks: Sequence[Component] = ()) -> dict[str, Any]:
-    """Return what every run says: its length, its repetitions and what it writes."""
-    curve = component("tasks.experiments.learning_curve.LearningCurve", every=protocol.epoch)
-    return {
-        "trainer.max_steps": protocol.steps,
-        "model.num_chains": protocol.repetitions,
-        "checkpoint_every": protocol.epoch,
-        "trainer.callbacks": [curve, *callbacks],
-    }
-
-
-def trials(runs: Mapping[str, Cell], grid: Mapping[str, Sequence[float]]) -> list[Cell]:
-    """Return each method's run at the step sizes to choose from, on held-out examples."""
-    return [
-        runs[method].but(
-            f"trial-{method}-{lr:g}", {"data.num_val": HELD_OUT, "model.sampler.lr": lr}
-        )
-        for method, steps in grid.items()
-        for lr in steps
-    ]
 
 
 def published(protocol: Protocol, lr: float, **metric: Any) -> dict[str, Any]:
@@ -141,7 +81,7 @@ def published(protocol: Protocol, lr: float, **metric: Any) -> dict[str, Any]:
     )
 
 
-def published_psgld(protocol: Protocol, lr: float, variance: float) -> dict[str, Any]:
+def published_psgld(protocol: Protocol, lr: float, variance: float = 1.0) -> dict[str, Any]:
     """Return pSGLD as in the authors' code: T = 1/N, C adapts all along, the step is halved."""
     metric = ours("RMSProp", start_at_gradient=True)
     adapting = {"model.freeze_preconditioner": False}
@@ -167,40 +107,16 @@ def sghmc(protocol: Protocol) -> dict[str, Any]:
     )
 
 
-def optimized(protocol: Protocol, optimizer: str, lr: float) -> dict[str, Any]:
+def optimized(protocol: Protocol, name: str, lr: float) -> dict[str, Any]:
     """Return an optimizer whose last iterate is kept, its step halved; weight decay 1/N."""
-    drawn = sampler(OPTIMIZED, lr, gaussian(1.0), optimizer=_OPTIMIZERS[optimizer])
+    drawn = sampler(OPTIMIZED, lr, gaussian(1.0), optimizer=_OPTIMIZERS[name])
     return drawn | protocol.halved() | protocol.draws(protocol.steps - 1, 1)
 
 
-def compared(method: str, protocol: Protocol, step: Mapping[str, float]) -> dict[str, Any]:
-    """Return one of the methods that all experiments have.
-
-    Args:
-        method: ``psgld``, ``sgld``, both also with ``-published``; ``rmsprop``, ``rmsspectral``,
-            ``sgd`` or ``sghmc``.
-        protocol: How long.
-        step: Step sizes by the method's name; of ``-published`` also by the name without that.
-    """
-    if method == "sghmc":
-        return sghmc(protocol)
-    lr = step[method if method in step else method.removesuffix("-published")]
-    if method == "psgld-published":
-        return published_psgld(protocol, lr, 1.0)
-    if method == "sgld-published":
-        return published(protocol, lr)
-    if method in ("psgld", "sgld"):
-        return posterior(protocol, method.upper(), lr)
-    return optimized(protocol, method, lr)
-
-
-def deep_ensemble(protocol: Protocol, networks: int = 5) -> dict[str, Any]:
-    """Return networks fitted by Adam, each from its own start; weight decay 1/N.
-
-    Comes after :func:`common`.
-    """
+def deep_ensemble(protocol: Protocol, lr: float, networks: int) -> dict[str, Any]:
+    """Return networks fitted by Adam, each from its own start; weight decay 1/N."""
     return (
-        optimized(protocol, "adam", 1e-3)
+        optimized(protocol, "adam", lr)
         | schedule("WarmupCosine", steps=protocol.steps)
         | {"model.num_chains": networks}
     )
@@ -214,3 +130,16 @@ def bayes_by_backprop(protocol: Protocol, lr: float, prior: Component) -> dict[s
         | protocol.halved()
         | protocol.draws(protocol.steps - drawing, max(1, drawing // 100))
     )
+
+
+_RECIPES = (
+    published,
+    published_psgld,
+    posterior,
+    sghmc,
+    optimized,
+    deep_ensemble,
+    bayes_by_backprop,
+)
+#: The functions above by their names, as the experiments' files state them.
+RECIPES: Mapping[str, Any] = {recipe.__name__: recipe for recipe in _RECIPES}

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
-from tasks.experiments.experiment import Cells, Choices, by_rightmost_dash
+from tasks.experiments.experiment import Choices, Studies, by_rightmost_dash
 from tasks.experiments.psgld.methods import BATCH
+from tasks.experiments.psgld.networks import Method, Networks
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row, repeated
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of a table.
-
-    Attributes:
-        label: What the table calls it.
-        curve: Whose error its learning curve shows: of the ensemble of draws so far, or of the
-            current network; None for no curve.
-        paper: Name of the published row that it stands beside.
-        together: Whether its chains are one predictor, not repetitions.
-    """
-
-    label: str
-    curve: Literal["ensemble", "network"] | None = None
-    paper: str | None = None
-    together: bool = False
-
-
-Methods = Mapping[str, Method]
 
 
 def names_of(results: Results, column: str, method: str) -> list[str]:
@@ -80,24 +58,16 @@ def _temperature(run: Result) -> str:
 SHEET = sheet("psgld", temperature=_temperature)
 
 
-def report(
-    results: Results,
-    methods: Methods,
-    columns: Mapping[str, str],
-    paper: Mapping[str, Sequence[float | None]],
-) -> Iterator[str | Table]:
-    """Yield the table of test errors, and one with a line for each finished entry of it.
+def report(networks: Networks, results: Results) -> Iterator[str | Table]:
+    """Yield the table of test errors, one of its finished entries, and one of temperatures.
 
-    Args:
-        results: Content of ``results.json`` of the cells, None where one is not finished.
-        methods: The rows.
-        columns: What the table calls each group of cells.
-        paper: Published errors in the order of ``columns``; None or nothing where there is none.
+    The published errors of a method are in the order of the columns.
     """
     yield SHEET.intro
-    errors = [Column(title, column, better="lower") for column, title in columns.items()]
+    columns, paper = networks.columns, networks.sheet.published
+    errors = [Column(column.title, name, better="lower") for name, column in columns.items()]
     rows, entries, shown = [], [], set()
-    for name, method in methods.items():
+    for name, method in networks.methods.items():
         if method.paper is not None and method.paper not in shown:
             shown.add(method.paper)
             rows.append(paper_row([f"*paper*, {method.paper}"], errors, paper[method.paper]))
@@ -105,22 +75,17 @@ def report(
         record = {column: _values(of, "error_percent", method) for column, of in runs.items()}
         rows.append(Row([method.label], record=record))
     yield Table([""], errors, rows)
-    for column, title in columns.items():
-        for name, method in methods.items():
-            if found := _finished(results, column, name):
-                entries.append(Row([title, method.label], record=_entry(found, method)))
+    for name, column in columns.items():
+        for key, method in networks.methods.items():
+            if found := _finished(results, name, key):
+                entries.append(Row([column.title, method.label], record=_entry(found, method)))
     if entries:
         yield SHEET.settings["of_entries"]
         yield Table(["network", "method"], SHEET.made(SHEET.settings["entries"]), entries)
-
-
-def temperature_table(
-    results: Results, names: Sequence[str], methods: Methods
-) -> Iterator[str | Table]:
-    """Yield predictions over the temperature of the target; finished runs alone."""
+    labels = {name: networks.methods[name].label for name in networks.tempered}
     rows = [
-        Row([methods[name].label.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
-        for name in names
+        Row([label.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
+        for name, label in labels.items()
         for run in at_temperatures(results, name)
     ]
     if rows:
@@ -135,7 +100,7 @@ def at_temperatures(results: Results, method: str) -> list[Result]:
     return sorted(found, key=lambda result: float(result["temperature"]))
 
 
-def choices(cells: Callable[[], Cells]) -> Choices:
+def choices(cells: Studies) -> Choices:
     """Return what step sizes were chosen from, by the NLL of held-out training examples."""
     return SHEET.choices(
         cells,

@@ -1,6 +1,7 @@
-"""What was trained beside or after a run: students of distillation, and MC dropout.
+"""What is trained beside or computed after a run: students of distillation, and MC dropout.
 
-Both return the content of a ``results.json`` with one repetition for each run collected.
+``distilled`` and ``mc_dropout`` return the content of a ``results.json`` with one repetition for
+each run collected.
 """
 
 from __future__ import annotations
@@ -14,8 +15,19 @@ import numpy as np
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.baselines import mc_dropout_predictions
 from tasks.data.mnist import MNISTData
+from tasks.experiments.overrides import Component, component, ours
 
 MASKS = 100
+
+
+def student(hidden: list[int]) -> Component:
+    """Return the callback that trains a network with the teacher's hidden layers on its draws."""
+    net = component(
+        "tasks.nets.fan_in_mlp.FanInMLP", inputs=784, hidden=hidden, activation="relu", outputs=10
+    )
+    adam = component("torch.optim.Adam", lr=1e-4)
+    settings: dict[str, Any] = {"noise_std": 0.1, "prior_precision": 0.1}
+    return ours("callbacks.Distillation", student=net, optimizer=adam, **settings)
 
 
 def distilled(folder: Path, name: str, seeds: int) -> dict[str, Any]:

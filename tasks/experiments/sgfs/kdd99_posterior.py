@@ -2,8 +2,8 @@
 
 Two hidden units, the six most populous classes, lambda = 10: 100 weights. As in the paper every
 chain starts at one mode. The reference is 30 HMC chains, acceptance .8, with the Fisher matrix at
-the mode as mass, which draws stay correlated under for hundreds of leapfrog steps: therefore 15 a
-draw, where the paper has one, and then the covariance of the draws so far in place of the matrix.
+the mode as mass. Draws stay correlated under it for hundreds of leapfrog steps. Therefore a draw
+takes 15, where the paper has one, and the covariance of the draws so far then replaces the matrix.
 SGFS-f has alpha = 2, 3, 4, 5, 10 and SGLD the paper's five epsilon.
 
 The cells run on 20,000 training rows, fewer draws and iterations; those named ``full-`` on all
@@ -13,7 +13,6 @@ the likelihood does not see a shift of d, and without the prior that direction h
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,31 +23,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import HMC, SGFS, SGLD, BatchStream, GaussianPrior, Sampler, Target
-from lightning_sgmcmc.diagnostics import RunningErrors, autocorrelation_time, rhat
+from lightning_sgmcmc import SGFS, BatchStream, GaussianPrior, Sampler, Target
+from lightning_sgmcmc.diagnostics import autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
-from lightning_sgmcmc.samplers import NonFiniteGradientError, Stacked
+from lightning_sgmcmc.samplers import Stacked
 from lightning_sgmcmc.target import PerExample
 from tasks.data.kddcup99 import KDDCup99Data
 from tasks.experiments.experiment import Experiment, Study
-from tasks.experiments.loop import Array, sample
+from tasks.experiments.loop import Array, sample, whitened_hmc
 from tasks.experiments.sgfs import step_sizes
 from tasks.experiments.sgfs.drbm_chains import FlatMachine, Machines, merged
-from tasks.experiments.sgfs.step_sizes import Moments, errors_now, finite
+from tasks.experiments.sgfs.step_sizes import Method, Moments, finite
 from tasks.experiments.tables import Column, Results, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HIDDEN, CLASSES, PRECISION, BATCH = 2, 6, 10.0, 500
-ALPHAS = (2.0, 3.0, 4.0, 5.0, 10.0)
-#: The paper's epsilon, twice the step on the sum.
-EPSILONS = (5e-4, 1e-4, 5e-5, 1e-5, 5e-6)
 #: Steps of a reference's trajectory; the paper has one.
 LEAPFROGS = 15
 #: Draws between two looks at the errors; processor seconds a chain after which they are compared.
 BLOCK, BUDGET = 100, 1.0
-LABELS = {"sgfs_full": "SGFS-f", "sgld": "SGLD"}
+
+
+def _sgfs(alpha: float, num_data: int) -> tuple[Callable[..., Sampler], float]:
+    return partial(SGFS, count_prior=True), SGFS.step_size(alpha, num_data, BATCH)
+
+
+METHODS = {
+    "sgfs_full": Method("SGFS-f", "alpha", (2.0, 3.0, 4.0, 5.0, 10.0), _sgfs),
+    "sgld": Method("SGLD", "epsilon", (5e-4, 1e-4, 5e-5, 1e-5, 5e-6), step_sizes.langevin),
+}
+LABELS = {name: method.label for name, method in METHODS.items()}
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,7 @@ def cells() -> list[Study]:
     for prefix, size in (("", SMALL), ("full-", FULL)):
         found += [
             Study(f"{prefix}reference", partial(reference, size=size)),
-            Study(f"{prefix}sgfs_full", partial(_sgfs, size=size)),
-            Study(f"{prefix}sgld", partial(_sgld, size=size)),
+            *(Study(prefix + n, partial(compute, m, size=size)) for n, m in METHODS.items()),
         ]
     return found
 
@@ -122,51 +127,36 @@ def reference(folder: Path, size: Size) -> dict[str, Any]:
     root = torch.linalg.inv(torch.linalg.cholesky(fisher)).mT.contiguous()
     start = mode.repeat(size.hmc_chains, 1)
     for part in (4, 2, 1):
-        sampler, draws = _hmc(potential, mode, root, start, size.draws // part, len(x))
-        start = torch.from_numpy(draws[:, -1])
-        root = torch.linalg.cholesky(torch.cov(torch.from_numpy(draws.reshape(-1, len(mode))).T))
-    flat = draws.reshape(-1, machines.size)
+        found = whitened_hmc(
+            potential,
+            mode,
+            root,
+            torch.linalg.solve(root, (start - mode).mT).mT,
+            num_data=len(x),
+            time_step=0.3,
+            leapfrog_steps=LEAPFROGS,
+            target_acceptance=0.8,
+            burn_in=size.draws // part // 4,
+            draws=size.draws // part,
+        )
+        draws = torch.from_numpy(found.draws)
+        start = draws[:, -1]
+        root = torch.linalg.cholesky(torch.cov(draws.reshape(-1, len(mode)).T))
+    flat = draws.reshape(-1, machines.size).numpy()
     covariance = np.cov(flat.T, bias=True)
     np.savez(folder / "moments.npz", mean=flat.mean(0), covariance=covariance, mode=mode.numpy())
-    halves = [np.var(half, axis=0) for half in np.split(draws, 2)]
+    halves = [np.var(half, axis=0) for half in np.split(found.draws, 2)]
     return {
         "rows": len(x),
         "different_rows": len(unique),
         "draws": len(flat),
-        "acceptance": sampler.acceptance,
-        "divergences": sampler.divergences,
-        "max_rhat": float(rhat(draws).max()),
-        "act": float(np.mean(autocorrelation_time(draws))),
+        **found.quality(),
+        "act": float(np.mean(autocorrelation_time(found.draws))),
         "at_other_images": at_other_images(machines, mode, covariance, flat),
         "largest_gap_of_variances_between_halves": float(
             np.abs(halves[0].mean(0) / halves[1].mean(0) - 1).max()
         ),
     }
-
-
-def _hmc(
-    potential: Callable[[Tensor], Tensor],
-    mode: Tensor,
-    root: Tensor,
-    start: Tensor,
-    count: int,
-    num_data: int,
-) -> tuple[HMC, Array]:
-    """Return draws [K, count, d] of theta = mode + z root', after a quarter as many."""
-    z = torch.linalg.solve(root, (start - mode).mT).mT.contiguous().requires_grad_()
-    sampler = HMC(
-        [z], num_data * 0.3, leapfrog_steps=LEAPFROGS, target_acceptance=0.8, num_data=num_data
-    )
-    sampler.stack()
-    burn_in = count // 4
-    found = sample(
-        sampler,
-        steps=burn_in + count,
-        nll=lambda z, step: potential(mode + z @ root.mT),
-        burn_in=burn_in,
-        label="HMC",
-    )
-    return sampler, mode.numpy() + found @ root.numpy().T
 
 
 def at_other_images(machines: Machines, mode: Tensor, covariance: Array, draws: Array) -> float:
@@ -182,73 +172,42 @@ def at_other_images(machines: Machines, mode: Tensor, covariance: Array, draws: 
     return float((squares.argmin(0) > 0).mean())
 
 
-def _reference(folder: Path) -> Path:
-    """Return the folder of the reference that a study is compared with."""
-    return folder.parent / ("full-reference" if folder.name.startswith("full-") else "reference")
-
-
-def _sgfs(folder: Path, size: Size) -> dict[str, Any]:
-    def make(theta: Tensor, alpha: float, count: int) -> Sampler:
-        lr = SGFS.step_size(alpha, count, BATCH)
-        prior = GaussianPrior(1 / PRECISION)
-        return SGFS(Stacked([theta]), lr, count_prior=True, num_data=count, prior=prior)
-
-    return over_steps(folder, "alpha", ALPHAS, make, size)
-
-
-def _sgld(folder: Path, size: Size) -> dict[str, Any]:
-    def make(theta: Tensor, epsilon: float, count: int) -> Sampler:
-        prior = GaussianPrior(1 / PRECISION)
-        return SGLD(Stacked([theta]), epsilon * count / 2, num_data=count, prior=prior)
-
-    return over_steps(folder, "epsilon", EPSILONS, make, size)
-
-
-def over_steps(
-    folder: Path,
-    parameter: str,
-    values: tuple[float, ...],
-    make: Callable[[Tensor, float, int], Sampler],
-    size: Size,
-) -> dict[str, Any]:
+def compute(method: Method, folder: Path, size: Size) -> dict[str, Any]:
     """Run stacked chains at every step size, and compare each with the reference."""
     x, y = _examples(size)
     x = x.double()  # single precision loses the Fisher matrix's smallest eigenvalues
     machines = Machines(x.shape[1], HIDDEN, CLASSES)
-    reference = step_sizes.read_moments(_reference(folder))
-    mode, covariance = reference["mode"], reference["covariance"]
-    rows: list[dict[str, Any]] = []
-    arrays: Moments = {}
-    for value in values:
-        start = torch.from_numpy(mode).repeat(size.chains, 1)
-        theta = start.requires_grad_()
-        row: dict[str, Any] = {"parameter": parameter, "value": value}
-        try:
-            draws, seconds = run(make(theta, value, len(x)), theta, machines, x, y, size)
-        except NonFiniteGradientError:
-            draws, seconds = np.full((1, 1, machines.size), np.nan), 0.0
-        if np.isfinite(draws).all():
-            reached, own = step_sizes.compare(draws, seconds, reference, size.thinning)
-            flat = draws.reshape(-1, machines.size)
-            row |= reached | {
-                "at_other_images": at_other_images(
-                    machines, torch.from_numpy(mode), covariance, flat
-                ),
-                "errors": _errors_in_time(draws, seconds, reference),
-            }
-            arrays |= {f"{name}_{value:g}": array for name, array in own.items()}
-        rows.append(row)
-    np.savez(folder / "moments.npz", allow_pickle=False, **arrays)
-    return {"rows": rows, "examples": len(x)}
+    name = "full-reference" if folder.name.startswith("full-") else "reference"
+    reference = step_sizes.read_moments(folder.parent / name)
+    mode = torch.from_numpy(reference["mode"])
+
+    def also(draws: Array) -> dict[str, Any]:
+        flat = draws.reshape(-1, machines.size)
+        return {"at_other_images": at_other_images(machines, mode, reference["covariance"], flat)}
+
+    found = step_sizes.over_steps(
+        folder,
+        reference,
+        method,
+        lambda value: run(method, value, machines, mode, x, y, size),
+        block=BLOCK,
+        thinning=size.thinning,
+        also=also,
+    )
+    return found | {"examples": len(x)}
 
 
 def run(
-    sampler: Sampler, theta: Tensor, machines: Machines, x: Tensor, y: Tensor, size: Size
+    method: Method, value: float, machines: Machines, mode: Tensor, x: Tensor, y: Tensor, size: Size
 ) -> tuple[Array, float]:
     """Return draws [K, draws, d] on independent minibatches, and processor seconds of all chains.
 
     The seconds are those after burn-in, where C is frozen.
     """
+    theta = mode.repeat(size.chains, 1).requires_grad_()
+    make, lr = method.make(value, len(x))
+    prior = GaussianPrior(1 / PRECISION)
+    sampler = make(Stacked([theta]), lr=lr, num_data=len(x), prior=prior)
     sampler.stack(one_generator=True)
     stream = BatchStream((x, y), BATCH, "independent")
     stream.bind(torch.device("cpu"), seed=0, num_chains=len(theta))
@@ -256,38 +215,19 @@ def run(
     target = Target(lambda batch: machines.nll(theta, *batch), [theta], len(x), chain_dims=1)
     target.per_example = PerExample(net, ["theta"], [theta], net, chain_dims=1)
     sampler.attach(target)
-    burn_in = size.iterations // 10
-    began = 0.0
 
     def gradient(theta: Tensor, step: int) -> Tensor:
-        nonlocal began
-        if step == burn_in:
-            began = time.process_time()
         batch = stream.at(step)
         target.use(batch)
-        if step < burn_in and "per_example" in sampler.needs:
+        if "per_example" in sampler.needs:
             with target.recording():
                 pass  # no layer is tapped: the statistics take the minibatch itself
         return machines.gradient(theta, *batch)
 
-    draws = sample(
-        sampler,
-        steps=size.iterations,
-        gradient=gradient,
-        burn_in=burn_in,
-        thinning=size.thinning,
+    burn_in, thinning = size.iterations // 10, size.thinning
+    return sample(
+        sampler, steps=size.iterations, gradient=gradient, burn_in=burn_in, thinning=thinning
     )
-    return draws, time.process_time() - began
-
-
-def _errors_in_time(draws: Array, seconds: float, reference: Moments) -> list[dict[str, float]]:
-    running = RunningErrors(reference["mean"], reference["covariance"])
-    each = seconds / draws.shape[0] / draws.shape[1]
-    rows = []
-    for first in range(0, draws.shape[1], BLOCK):
-        block = draws[:, first : first + BLOCK]
-        rows.append(errors_now(running, block, each * (first + block.shape[1])))
-    return rows
 
 
 COLUMNS = [
@@ -295,6 +235,14 @@ COLUMNS = [
     step_sizes.errors_column("in the end", lambda errors: errors[-1]),
     Column("at other images", "at_other_images", "{:.1f} %", scale=100),
 ]
+
+
+REFERENCE = (
+    "{rows:,} rows, {different_rows:,} of them different. HMC: {draws:,} draws, acceptance "
+    "{acceptance:.2f}, {divergences} divergences, autocorrelation time {act:.3g}, R-hat at most "
+    "{max_rhat:.3f}, {images:.1f} % of draws at other images of the mode; variances of its halves "
+    "differ by up to {gap:.0f} %."
+)
 
 
 def report(results: Results) -> Iterator[str | Table]:
@@ -309,14 +257,9 @@ def report(results: Results) -> Iterator[str | Table]:
 def _of_reference(result: dict[str, Any] | None) -> str:
     if result is None:
         return "HMC: not run."
-    return (
-        f"{result['rows']:,} rows, {result['different_rows']:,} of them different. HMC: "
-        f"{result['draws']:,} draws, acceptance {result['acceptance']:.2f}, "
-        f"{result['divergences']} divergences, autocorrelation time {result['act']:.3g}, R-hat at "
-        f"most {result['max_rhat']:.3f}, {100 * result['at_other_images']:.1f} % of draws at other "
-        "images of the mode; variances of its halves differ by up to "
-        f"{100 * result['largest_gap_of_variances_between_halves']:.0f} %."
-    )
+    images = 100 * result["at_other_images"]
+    gap = 100 * result["largest_gap_of_variances_between_halves"]
+    return REFERENCE.format(**result, images=images, gap=gap)
 
 
 def figures(results: Results, out: Path) -> dict[str, Figure]:
@@ -357,9 +300,8 @@ def _marginals(found: Results, out: Path, prefix: str) -> Figure:
 def _errors(studies: Results) -> Figure:
     figure = new_figure(9, 4)
     panels = figure.subplots(1, 2)
-    for axes, key, title in zip(panels, ("e1", "e2"), ("E1, mean", "E2, covariance"), strict=True):
-        step_sizes.draw_errors(axes, studies, key, lambda errors: errors[-1])
-        axes.set_ylabel(f"{title}, in the end")
+    step_sizes.draw_errors(panels[:, None], studies, {"in the end": lambda errors: errors[-1]})
+    for axes in panels:
         axes.tick_params(axis="x", which="both", labelrotation=45)
     panels[0].legend()
     return figure

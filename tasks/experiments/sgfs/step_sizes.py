@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_sgmcmc import SGLD, Sampler
+from lightning_sgmcmc.chain import Sampling
 from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.samplers import NonFiniteGradientError
 from tasks.experiments.drawing import ellipse
 from tasks.experiments.loop import Array
 from tasks.experiments.tables import Column, Result, Row
@@ -20,8 +24,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: Called with a value of the parameter and N, returns what builds a sampler, and its lr.
+Make = Callable[[float, int], tuple[Callable[..., Sampler], float]]
 #: What is known of a target or of chains: ``mean``, ``covariance``, of a target also ``mode``.
 Moments = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A sampler and its step sizes.
+
+    Attributes:
+        label: What the table calls it.
+        parameter: What sets its step size.
+        values: The values of that.
+        make: Builds it.
+        sampling: How minibatches are drawn.
+    """
+
+    label: str
+    parameter: str
+    values: Sequence[float]
+    make: Make
+    sampling: Sampling = "independent"
+
+
+def langevin(epsilon: float, num_data: int) -> tuple[Callable[..., Sampler], float]:
+    """Return SGLD at the paper's epsilon, twice the step on the sum."""
+    return SGLD, epsilon * num_data / 2
 
 
 def read_moments(folder: Path, suffix: str = "") -> Moments:
@@ -55,6 +85,7 @@ def compare(
     shift = (own["mean"] - reference["mean"]) / np.sqrt(variances)
     ratios = np.quantile(np.diag(own["covariance"]) / variances, (0, 0.5, 1))
     return {
+        "draws": draws.shape[1],
         "variance_ratio": [float(r) for r in ratios],
         "mean_error": float(np.abs(shift).max()),
         "act": float(np.mean(autocorrelation_time(draws))) * thinning,
@@ -62,11 +93,65 @@ def compare(
     }, own
 
 
-def errors_now(running: RunningErrors, block: NDArray[Any], seconds: float) -> dict[str, float]:
-    """Return mean errors of mean (E1) and covariance (E2) of all draws up to those of a block."""
-    now = running.update(block, seconds)
-    e1, e2 = float(now.mean.mean()), float(now.covariance.mean())
-    return {"seconds": now.seconds, "e1": e1, "e2": e2}
+def over_steps(
+    folder: Path,
+    reference: Moments,
+    method: Method,
+    chains: Callable[[float], tuple[Array, float]],
+    *,
+    block: int,
+    thinning: int = 1,
+    also: Callable[[Array], dict[str, Any]] = lambda draws: {},
+) -> dict[str, Any]:
+    """Run chains at every step size, compare each with a reference, and write their moments.
+
+    Args:
+        folder: Where ``moments.npz`` goes.
+        reference: Moments of the target.
+        method: The sampler.
+        chains: Returns draws [K, draws, d] and the processor seconds of all chains.
+        block: Draws between two looks at the errors.
+        thinning: Steps between draws.
+        also: Returns what else the result says of draws.
+    """
+    rows: list[dict[str, Any]] = []
+    arrays: Moments = {}
+    for value in method.values:
+        row: dict[str, Any] = {"parameter": method.parameter, "value": value}
+        try:
+            draws, seconds = chains(value)
+        except NonFiniteGradientError:
+            draws, seconds = np.full((1, 1, 1), np.nan), 0.0
+        if np.isfinite(draws).all():
+            reached, own = compare(draws, seconds, reference, thinning)
+            errors = errors_in_time(draws, seconds, reference, block)
+            row |= reached | also(draws) | {"errors": errors}
+            arrays |= {f"{name}_{value:g}": array for name, array in own.items()}
+        rows.append(row)
+    np.savez(folder / "moments.npz", allow_pickle=False, **arrays)
+    return {"rows": rows}
+
+
+def errors_in_time(
+    draws: Array, seconds: float, reference: Moments, block: int
+) -> list[dict[str, float]]:
+    """Return mean errors of mean (E1) and covariance (E2) of all draws so far, block by block.
+
+    Args:
+        draws: [K, draws, d].
+        seconds: Processor time of all chains; ``seconds`` of the errors is that of one.
+        reference: Moments of the target.
+        block: Draws between two looks.
+    """
+    running = RunningErrors(reference["mean"], reference["covariance"])
+    count = draws.shape[1]
+    found = []
+    for first in range(0, count, block):
+        spent = seconds / len(draws) * min(first + block, count) / count
+        now = running.update(draws[:, first : first + block], spent)
+        errors = {"e1": float(now.mean.mean()), "e2": float(now.covariance.mean())}
+        found.append({"seconds": now.seconds} | errors)
+    return found
 
 
 def at_budget(errors: list[dict[str, float]], budget: float) -> dict[str, float] | None:
@@ -171,18 +256,27 @@ def marginals(
 
 
 def draw_errors(
-    axes: Axes,
+    panels: Sequence[Sequence[Axes]],
     studies: Mapping[str, Result | None],
-    error: str,
-    chosen: Callable[[list[dict[str, float]]], dict[str, float] | None],
+    chosen: Mapping[str, Callable[[list[dict[str, float]]], dict[str, float] | None]],
 ) -> None:
-    """Draw E1 or E2 over mixing, a line for each study by its label, a point for each step size."""
-    for (label, result), marker in zip(studies.items(), "os^Dv", strict=False):
-        points = [
-            (1 / row["atuc"], then[error])
-            for row in finite(result)
-            if (then := chosen(row["errors"])) is not None
-        ]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker + "-", label=label)
-    axes.set(xscale="log", yscale="log", xlabel="1/ATUC, independent draws a second")
+    """Draw errors over mixing, a line for each study by its label, a point for each step size.
+
+    Args:
+        panels: A line of panels for E1 and one for E2.
+        studies: Results by label.
+        chosen: At which of their times errors are shown, by its name: a panel of a line each.
+    """
+    names = {"e1": "E1, mean", "e2": "E2, covariance"}
+    for line, (key, title) in zip(panels, names.items(), strict=True):
+        for axes, (when, of) in zip(line, chosen.items(), strict=True):
+            for (label, result), marker in zip(studies.items(), "os^Dv", strict=False):
+                points = [
+                    (1 / row["atuc"], then[key])
+                    for row in finite(result)
+                    if (then := of(row["errors"])) is not None
+                ]
+                if points:
+                    axes.plot(*zip(*points, strict=True), marker + "-", label=label)
+            axes.set(xscale="log", yscale="log", xlabel="1/ATUC, independent draws a second")
+            axes.set_ylabel(f"{title}, {when}")
