@@ -51,7 +51,8 @@ class LinearTask(SGMCMCModule):
     def nll(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the Gaussian likelihood of each example, [B]."""
         x, y = batch
-        return 0.5 * ((y - self(x)[:, 0]) / SIGMA) ** 2
+        nll: Tensor = 0.5 * ((y - self(x)[:, 0]) / SIGMA) ** 2
+        return nll
 
     def predictive(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return x' theta, [B, 1]."""
@@ -119,7 +120,7 @@ def ranks(number: int, sampler: str, more: list[str], folder: Path) -> list[floa
         raise
     theta, _, _, point = replicate_of(number)
     posterior = load_posterior(folder)
-    draws = torch.stack([module.net.weight.detach()[0] for module in posterior])  # [draws, D]
+    draws = torch.cat([m.get_parameter("net.weight").detach() for m in posterior])  # [draws, D]
     both = torch.cat([draws, (draws @ point)[:, None]], 1)
     truth = torch.cat([theta, (theta @ point)[None]])
     below: list[float] = (both < truth).double().mean(0).tolist()
