@@ -49,11 +49,11 @@ def reduced(targets: Tensor, eps: float) -> Targets:
     count, outputs = targets.shape
     if outputs <= count:
         return Targets(targets, targets.new_zeros(()), outputs)
-    values, vectors = torch.linalg.eigh(targets @ targets.mT)
-    values = values.clamp_min(0)
-    small = values.cumsum(0) <= eps**2 * values.sum()
-    columns = vectors[:, ~small] * values[~small].sqrt()
-    return Targets(columns, values[small].sum(), outputs)
+    triangle = torch.linalg.qr(targets.mT, mode="r").R  # T T' = R' R, without squaring T
+    vectors, values, _ = torch.linalg.svd(triangle.mT)
+    rest = values.square().flip(0).cumsum(0).flip(0)  # from each column on
+    kept = int((rest > eps**2 * rest[0]).sum())
+    return Targets(vectors[:, :kept] * values[:kept], values[kept:].square().sum(), outputs)
 
 
 def collapsed_nll(
