@@ -19,6 +19,7 @@ from lightning_sgmcmc.common.vectors import flatten, inner, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import Batch, Target
+from lightning_sgmcmc.target.hessian import math_attention
 
 # Outputs of the network whose noise is looked at.
 _PREDICTIONS = 8
@@ -337,7 +338,7 @@ def scores_of(target: Target) -> Scores:
     """
 
     def scores(vectors: Tensor, batch: Batch) -> Tensor:
-        with torch.enable_grad():
+        with torch.enable_grad(), math_attention():
             nll = target.nll(batch)
             weights = torch.ones_like(nll, requires_grad=True)
             grads = torch.autograd.grad(

@@ -12,8 +12,10 @@ from lightning_sgmcmc.adaptation import Directions, leading_directions
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.posterior.held_out import evaluating
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch
+from lightning_sgmcmc.target.hessian import math_attention
 
 #: Directions that are followed: the stiffest ones, random ones, and combinations of predictions.
 LEADING, RANDOM, COMBINATIONS = 6, 4, 6
@@ -112,7 +114,7 @@ class FollowedDirections:
         pushed = self._metric(sampler.preconditioner, params, dims, z) * free / target.num_data
         values = force.new_zeros(len(force), len(self.combinations))
         rows: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[4:]}
-        with _Predicting(chain, probes) as flat, torch.enable_grad():
+        with math_attention(), _Predicting(chain, probes) as flat, torch.enable_grad():
             combined = flat @ self.combinations.to(flat).mT
             values = combined.detach()
             for j in range(count if combined.requires_grad else 0):
@@ -180,16 +182,12 @@ class _Predicting:
 
 
 @torch.no_grad()
-def first_examples(chain: Chain, probes: Batch) -> Batch:
-    """Return the first examples of a batch, as many as give ``PROBES`` predictions."""
-    whole = chain.evaluate("predictive", probes)
+def examples_needed(chain: Chain, probes: Batch) -> int:
+    """Return how many examples of a batch give ``PROBES`` predictions."""
+    with evaluating(chain.task):
+        whole = chain.evaluate("predictive", probes)
     outputs = whole[0].numel() if not chain.sampler.chain_dims else whole[0, 0].numel()
-    count = -(-PROBES // max(1, outputs))
-    if isinstance(probes, Tensor):
-        return probes[:count]
-    if isinstance(probes, (tuple, list)) and all(isinstance(t, Tensor) for t in probes):
-        return tuple(t[:count] for t in probes)
-    return probes
+    return -(-PROBES // max(1, outputs))
 
 
 def find_directions(
@@ -236,7 +234,7 @@ def find_directions(
             scale = dot(z, v).rsqrt()
             covectors.append((z * scale).unsqueeze(-2))
             vectors.append((v * scale).unsqueeze(-2))
-        with _Predicting(chain, probes) as flat, torch.enable_grad():
+        with math_attention(), _Predicting(chain, probes) as flat, torch.enable_grad():
             generator = torch.Generator().manual_seed(0)
             combinations = torch.randn(
                 count[2], flat.shape[1], generator=generator, dtype=torch.float64

@@ -16,9 +16,10 @@ from lightning_sgmcmc.diagnostics import gradient_of_potential
 from lightning_sgmcmc.posterior.directions import (
     TRACES,
     FollowedDirections,
+    examples_needed,
     find_directions,
-    first_examples,
 )
+from lightning_sgmcmc.posterior.predict import cut
 from lightning_sgmcmc.target import Batch
 
 Array = NDArray[np.float64]
@@ -71,7 +72,8 @@ class Probes:
         count = max(_FEWEST, _WEIGHTS // chain.num_chains)
         state = chain.state(0)
         places = spread_evenly({name: state[name] for name in chain.moved}, count)
-        self._places, self._probes, self._sliced = list(places.values()), probes, False
+        self._places, self._probes = list(places.values()), probes
+        self._examples: int | None = None  # of the batch, as many as count
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
         #: How many of them lie in each tensor.
@@ -92,22 +94,26 @@ class Probes:
         dims = sampler.chain_dims
         self._traces["weights"].append(self._pick(sampler.params, dims))
         if chain.stream is not None and target is not None:
-            if self._probes is not None and not self._sliced:
-                self._probes, self._sliced = first_examples(chain, self._probes), True
+            if self._probes is not None and self._examples is None and sampler.temperature:
+                self._examples = examples_needed(chain, self._probes)
             gradient = gradient_of_potential(target, self._unseen(chain))
             self._traces["forces"].append(self._pick(gradient, dims))
             if not self._traces["forces"][1:] and sampler.temperature:
                 self._find_directions(chain)
             if self.directions is not None:
-                noted = self.directions.record(chain, gradient, self._probes)
+                noted = self.directions.record(chain, gradient, self._chosen())
                 for kind, value in noted.items():
                     self._followed[kind].append(value)
         if predictions is not None:
             self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
 
+    def _chosen(self) -> Batch | None:
+        """Return the examples whose predictions count for the directions."""
+        return cut(self._probes, slice(0, self._examples))
+
     def _find_directions(self, chain: Chain) -> None:
         try:
-            self.directions = find_directions(chain, _curvature_batches(chain), self._probes)
+            self.directions = find_directions(chain, _curvature_batches(chain), self._chosen())
         except (RuntimeError, ValueError) as error:  # a layer without a second derivative
             rank_zero_info(f"Note: the temperature of predictions is not measured: {error}")
 
@@ -159,13 +165,14 @@ class Probes:
             "traces": {kind: list(rows) for kind, rows in self._traces.items()},
             "followed": {kind: list(rows) for kind, rows in self._followed.items()},
             "directions": followed,
+            "examples": self._examples,
         }
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore the traces, and the directions on a device."""
         self._traces = {kind: list(rows) for kind, rows in state["traces"].items()}
         self._followed = {kind: list(rows) for kind, rows in state["followed"].items()}
-        followed = state["directions"]
+        self._examples, followed = state["examples"], state["directions"]
         if followed is not None:
             self.directions = FollowedDirections(**{k: t.to(device) for k, t in followed.items()})
 

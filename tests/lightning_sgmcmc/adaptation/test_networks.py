@@ -62,7 +62,7 @@ def chain_of(kind: str, make: Any, optimizer: int = 0, count: int = 1) -> tuple[
     chain.place()
     chain.build()
     chain.bind(BatchStream(images(), BATCH))
-    return chain, Adaptation(chain, StepSize(curvature_batches=1))
+    return chain, Adaptation(chain, StepSize(curvature_batches=1, max_gradient_noise=None))
 
 
 def run(chain: Chain, adaptation: Adaptation, steps: int) -> float:
