@@ -160,9 +160,8 @@ def main() -> None:
     print(
         "spread of the ranks over uniform (1 is calibrated):", np.array2string(spread, precision=2)
     )
-    print(
-        f"smallest p-value, corrected: {corrected:.3f} ({'uniform' if corrected > 0.01 else 'NOT uniform'} at 1 %)"
-    )
+    how = "uniform" if corrected > 0.01 else "NOT uniform"
+    print(f"smallest p-value, corrected: {corrected:.3f} ({how} at 1 %)")
 
 
 if __name__ == "__main__":
