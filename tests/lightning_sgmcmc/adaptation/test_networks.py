@@ -33,7 +33,8 @@ BATCH = 60
 BURN_IN = 20
 SAMPLERS: dict[str, Any] = {
     "sgld": SGLD,
-    "psgld": PSGLD,
+    # Weights without gradients, dead units and a key's bias, hold the step down without a floor.
+    "psgld": partial(PSGLD, floor=0.1),
     "natural": NaturalLangevin,
     "diagonal": lambda p, **kw: SGLD(p, preconditioner=DiagonalFisher(), **kw),
     "quasi": lambda p, **kw: SGHMC(p, preconditioner=QuasiDiagonalFisher(), **kw),
@@ -41,7 +42,6 @@ SAMPLERS: dict[str, Any] = {
     "sghmc": SGHMC,
     "sghmc_rmsprop": lambda p, **kw: SGHMC(p, preconditioner=RMSProp(), **kw),
     "sgnht": SGNHT,
-    # Weights without gradients, dead units and a key's bias, hold its step down at floor 1e-5.
     "sgfs": partial(SGFS, variant="diagonal", floor=0.1),
     "hasgld": HASGLD,
     "hamcmc": HAMCMC,
