@@ -292,7 +292,8 @@ def _mean(weights: Tensor, values: Tensor) -> Tensor:
     if values.stride(0) == 0:
         shared: Tensor = values[0]
         return shared * weights.sum()
-    return torch.tensordot(weights.to(values.dtype), values, 1)
+    mean: Tensor = torch.tensordot(weights.to(values.dtype), values, 1)
+    return mean
 
 
 def _moments(weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
