@@ -80,7 +80,7 @@ class Normal(Law):
     """
 
     def __init__(self, mean: Tensor, std: Tensor | float) -> None:
-        if isinstance(std, float) or (isinstance(std, Tensor) and std.dim() == 0):
+        if isinstance(std, (int, float)) or (isinstance(std, Tensor) and std.dim() == 0):
             std = std * torch.ones_like(mean)
         super().__init__(mean, std)
 
@@ -95,8 +95,17 @@ class Normal(Law):
         return self.parameters[1].square()
 
     def log_density(self, y: Tensor) -> Tensor:
-        """Return log N(y; mean, std^2), summed over an example's entries, [B]."""
+        """Return log N(y; mean, std^2), summed over an example's entries, [B].
+
+        Raises:
+            ValueError: If y has another shape than the mean, against which it would broadcast.
+        """
         mean, std = self.parameters
+        if isinstance(y, Tensor) and y.shape != mean.shape:  # no Tensor while torch.fx traces
+            raise ValueError(
+                f"targets have shape {list(y.shape)}, the mean of their law {list(mean.shape)}: "
+                "let both have the same"
+            )
         terms = 0.5 * ((y - mean) / std).square() + std.log() + 0.5 * math.log(2 * math.pi)
         return -terms.unsqueeze(-1).flatten(1).sum(1)
 

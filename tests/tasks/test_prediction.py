@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, BatchStream, BlockDecay, GaussianPrior, load_posterior
+from lightning_sgmcmc.kernels import VARIABLE
+from lightning_sgmcmc.posterior import predict
+from lightning_sgmcmc.posterior.fused import fused
 from lightning_sgmcmc.run.results import measure
 from tasks.classification import Classification
 from tasks.regression import RegressionTask
@@ -113,6 +116,26 @@ def test_noise_of_a_draw_is_the_draws_own(tmp_path: Path) -> None:
     torch.testing.assert_close(prediction.std, total, rtol=1e-6, atol=0)
     details = task.describe(task.kept)
     assert details["noise_scale"] == pytest.approx(float((posterior.weights @ squares).sqrt()))
+
+
+@pytest.mark.parametrize("case", ["fixed", "by output"])
+def test_compiled_loops_give_the_same_law(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    pytest.importorskip("numba", reason="numba is in the extra fast")
+    task = Growing(net(), SAMPLER, **CASES[case], **COMMON)
+    trainer(tmp_path, 80).fit(task, datamodule=Wavy())
+    posterior = load_posterior(tmp_path, Growing(net(), SAMPLER, **CASES[case], **COMMON))
+    x, _ = Wavy().rows(50, 1)
+    monkeypatch.setattr(predict, "_FUSE_FROM", 0)
+    looped = posterior.predict(x)
+    assert fused(posterior.module, "moments", posterior.loads[0](), x) is not None
+    monkeypatch.setenv(VARIABLE, "off")
+    plain = posterior.predict(x)
+    for name in ("mean", "epistemic_std", "noise", "std"):
+        torch.testing.assert_close(
+            getattr(looped, name), getattr(plain, name), rtol=1e-4, atol=1e-6
+        )
 
 
 def test_class_probabilities_are_the_mean(tmp_path: Path) -> None:

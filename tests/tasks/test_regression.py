@@ -62,6 +62,7 @@ def test_nll_is_the_normal_density_of_all_outputs(sigma: float) -> None:
     module, x, y = example(sigma)
     expected = -normal_log_density(module, x, y, module.log_noise.exp())
     torch.testing.assert_close(module.nll((x, y)), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(-module.law(x).log_density(y), expected, rtol=1e-12, atol=1e-12)
     assert module.sigma == pytest.approx(sigma, rel=1e-6)
 
 

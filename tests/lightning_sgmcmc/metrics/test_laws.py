@@ -34,6 +34,11 @@ def test_normal_density(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(Normal(mean, 0.7).log_density(y), one, rtol=1e-12)
 
 
+def test_targets_do_not_broadcast() -> None:
+    with pytest.raises(ValueError, match=r"targets have shape \[5\], .* law \[5, 1\]"):
+        Normal(X[:, None], 1).log_density(X)
+
+
 def test_densities_of_labels() -> None:
     logits = torch.randn(5, 3, generator=generator(), dtype=torch.float64)
     labels = torch.tensor([0, 1, 2, 0, 1])
