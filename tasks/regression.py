@@ -240,7 +240,8 @@ class RegressionTask(SGMCMCModule):
         if examples is not None:
             x, y = examples
             self._fit_network(x[:CALIBRATION].to(self.device), y.shape[1])
-            self._find_head(x[:2].to(self.device))
+            if self.chain.collapse_head:
+                self._find_head(x[:2].to(self.device))
         super().setup(stage)
         if stage != "fit":
             return
@@ -258,8 +259,12 @@ class RegressionTask(SGMCMCModule):
         fit_network(self.net, self.network_inputs(x), outputs)
 
     def _find_head(self, x: Tensor) -> None:
-        """Take the linear layer whose output is the network's for the head."""
-        if self.chain.collapse_head and self.noise in FOLLOWING:
+        """Take the linear layer whose output is the network's for the head.
+
+        Raises:
+            ValueError: If residuals, which need a head at every step, are to set sigma.
+        """
+        if self.noise in FOLLOWING:
             raise ValueError(
                 f'collapse_head needs a noise that residuals do not set: let it be "learned" or a '
                 f"number, not {self.noise!r}"
