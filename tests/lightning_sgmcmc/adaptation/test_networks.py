@@ -75,10 +75,11 @@ def run(chain: Chain, adaptation: Adaptation, steps: int) -> float:
         return float(chain.evaluate("nll", images()).mean(-1).max())
 
 
-@pytest.mark.parametrize("optimizer", [0, 20])
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_ends_below_chance(kind: str, name: str, optimizer: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "optimizer"), [("mlp", 0), ("mlp", 20), ("cnn", 0), ("transformer", 0)]
+)
+def test_ends_below_chance(kind: str, optimizer: int, name: str) -> None:
     chain, adaptation = chain_of(kind, SAMPLERS[name], optimizer)
     steps = 5 if name == "hmc" else 30
     assert run(chain, adaptation, optimizer + BURN_IN + steps) < math.log(CLASSES)
