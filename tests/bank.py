@@ -205,7 +205,8 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
     probes = tuple(t.to(dtype) for t in problem.probes)
     law = "full" if recipe.batch is None else recipe.sampling
     chain.bind(BatchStream(data, recipe.batch or len(data[0]), law))
-    adaptation = Adaptation(chain, StepSize(recipe.fraction))
+    # A bound on the minibatches' noise would leave no chain hot.
+    adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=None))
     with tempfile.TemporaryDirectory() as folder:
         kept = task.kept = KeptDraws(chain, {"test": HeldOut([probes])}, Path(folder), budget=0)
         adaptation.after_step()

@@ -206,7 +206,8 @@ def test_a_run_without_a_step_left_keeps_its_results(configs: Path, capsys: Any)
         (
             ["--task", "toy", "--model.sampler=SGLD", "--model.sampler.preconditioner=null"],
             "preconditioner: unknown class 'None': choose one of AveragedLBFGS, BlockFisher, "
-            "DiagonalFisher, FullFisher, Identity, QuasiDiagonalFisher, RMSProp, or the path",
+            "DiagonalFisher, FullFisher, Identity, PriorMetric, QuasiDiagonalFisher, RMSProp, or "
+            "the path",
         ),
         (
             ["--model=tests.test_cli.NoSampler", "--model.sampler=SGLD",

@@ -186,7 +186,7 @@ def examples_needed(chain: Chain, probes: Batch) -> int:
     """Return how many examples of a batch give ``PROBES`` predictions."""
     with evaluating(chain.task):
         whole = chain.evaluate("predictive", probes)
-    outputs = whole[0].numel() if not chain.sampler.chain_dims else whole[0, 0].numel()
+    outputs = int(whole[0].numel() if not chain.sampler.chain_dims else whole[0, 0].numel())
     return -(-PROBES // max(1, outputs))
 
 

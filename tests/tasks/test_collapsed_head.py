@@ -260,7 +260,7 @@ def test_draws_on_disk_hold_the_head(tmp_path: Path) -> None:
     heads = torch.stack([one.get_parameter(HEAD[0]).detach().clone() for one in posterior])
     assert len(heads) == 10
     assert (heads.std(0) > 0).all()
-    mean, _ = posterior.predict(data.rows[0])
+    mean = posterior.predict(data.rows[0]).mean
     torch.testing.assert_close(
         mean, module.kept.ensemble("test").mean.to(mean), rtol=1e-4, atol=1e-4
     )
