@@ -114,10 +114,11 @@ class StepSize:
                         "with minibatches and the step variances are at most "
                         f"{100 * worst.value:.2g} % off on a Gaussian, {worst.where}"
                     )
-            rank_zero_info(
-                f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g} "
-                f"(lambda_max of C H is {eigenvalue:.3g}); {why}"
-            )
+            if chain.steps in (chain.optimizer_steps, chain.draws.burn_in):
+                rank_zero_info(
+                    f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g} "
+                    f"(lambda_max of C H is {eigenvalue:.3g}); {why}"
+                )
         elif fraction >= 1:
             rank_zero_warn(
                 f"lr = {sampler.lr:.3g} exceeds the largest stable step {limit:.3g} at these "
