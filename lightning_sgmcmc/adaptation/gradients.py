@@ -75,9 +75,6 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
     here = [p.detach().clone() for p in target.params]
     if isinstance(estimator, FullGradient | ControlVariate):
         estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
-    plain = measure(chain, directions, batches, scores_of(target))
-    if isinstance(estimator, FullGradient) and estimator.active:
-        return [Plan(repr(estimator), lambda: estimator, 1.0, plain.noiseless())]
 
     def about(centre: Sequence[Tensor]) -> Heating:
         """Return the noise about a centre, of the chain's place and a likely one, the larger."""
@@ -97,6 +94,9 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
     centre = getattr(estimator, "centre", None)
     if centre is not None:
         return [Plan(repr(estimator), lambda: estimator, 2.0, about(centre))]
+    plain = measure(chain, directions, batches, scores_of(target))
+    if isinstance(estimator, FullGradient) and estimator.active:
+        return [Plan(repr(estimator), lambda: estimator, 1.0, plain.noiseless())]
     found = [Plan("plain minibatches", Minibatch, 1.0, plain)]
     if chain.auto_gradients and _due(chain):
         assert chain.stream is not None
