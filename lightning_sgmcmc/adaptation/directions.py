@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.common.vectors import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch, Target
@@ -69,17 +69,13 @@ def leading_directions(
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     chain_dims, params = preconditioner.chain_dims, target.params
-    free = [torch.ones_like(p) for p in params]
-    if masks is not None:
-        torch._foreach_mul_(free, list(masks))
-    mask = flatten(free, chain_dims)
+    mask = joined_mask(params, masks, chain_dims)
     size = int(mask.sum(-1).min())
     steps = min(iterations if iterations is not None else 2 * count + 4, size)
     stream = NoiseStream(params, seed=0)
 
     def metric(covector: Tensor) -> Tensor:
-        parts = [p.clone() for p in unflatten(covector, params, chain_dims)]
-        return flatten(preconditioner.apply_(parts), chain_dims) * mask
+        return preconditioner.apply_joined(covector, params) * mask
 
     def product(vector: Tensor) -> Tensor:
         parts = unflatten(vector, params, chain_dims)

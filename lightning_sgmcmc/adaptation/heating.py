@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from lightning_sgmcmc.adaptation.directions import Directions
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.common.vectors import flatten, inner, unflatten
+from lightning_sgmcmc.common.vectors import flatten, inner, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import Batch, Target
@@ -258,10 +258,7 @@ def _of_all_weights(chain: Chain) -> Tensor:
     if isinstance(sampler, ChainsInTurn):
         return flat[..., :0, :]
     stream = NoiseStream(sampler.params, seed=0, num_chains=sampler.num_chains)
-    mask = torch.ones_like(flat[..., 0, :])
-    if sampler.masks is not None:
-        pairs = zip(sampler.masks, sampler.params, strict=True)
-        mask = flatten([m.expand_as(p) for m, p in pairs], dims)
+    mask = joined_mask(sampler.params, sampler.masks, dims)
     with torch.no_grad():
         rows = [flatten(sampler.preconditioner.noise(stream), dims) * mask for _ in range(_RANDOM)]
         size = mask.sum(-1, keepdim=True).unsqueeze(-2).clamp_min(1)
@@ -306,23 +303,12 @@ def _of_predictions(
             for i in places.tolist()
         ]
     with torch.no_grad():
-        J = torch.stack(rows, -2)
-        if chain.sampler.masks is not None:
-            masks = [m.expand_as(p) for m, p in zip(chain.sampler.masks, params, strict=True)]
-            J = J * flatten(masks, dims).unsqueeze(-2)
+        J = torch.stack(rows, -2) * joined_mask(params, chain.sampler.masks, dims).unsqueeze(-2)
         along = J @ directions.vectors.mT
         rest = J - along @ directions.covectors
+        metric = chain.sampler.preconditioner
         moved = torch.stack(
-            [
-                flatten(
-                    chain.sampler.preconditioner.apply_(
-                        [t.clone() for t in unflatten(row.contiguous(), params, dims)]
-                    ),
-                    dims,
-                )
-                for row in rest.unbind(-2)
-            ],
-            -2,
+            [metric.apply_joined(row.contiguous(), params) for row in rest.unbind(-2)], -2
         )
         square = (rest * moved).sum(-1).clamp_min(0)
         tiny = torch.finfo(square.dtype).tiny

@@ -24,6 +24,16 @@ def unflatten(vector: Tensor, like: Sequence[Tensor], chain_dims: int = 0) -> li
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 
 
+def joined_mask(
+    params: Sequence[Tensor], masks: Sequence[Tensor] | None, chain_dims: int = 0
+) -> Tensor:
+    """Return 1 for the weights that move and 0 for masked ones, [d] or [K, d]."""
+    free = [torch.ones_like(p, requires_grad=False) for p in params]
+    if masks is not None:
+        torch._foreach_mul_(free, list(masks))
+    return flatten(free, chain_dims)
+
+
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """Return the inner product over the last axis, which stays with length one.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.adaptation import Directions, leading_directions
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
+from lightning_sgmcmc.common.vectors import dot, flatten, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.posterior.held_out import evaluating
 from lightning_sgmcmc.preconditioners import Preconditioner
@@ -137,9 +137,7 @@ class FollowedDirections:
         self, preconditioner: Preconditioner, params: Sequence[Tensor], dims: int, a: Tensor
     ) -> Tensor:
         """Return M times covectors [K, d]."""
-        flat = a if dims else a[0]
-        parts = [p.clone() for p in unflatten(flat, params, dims)]
-        whole = flatten(preconditioner.apply_(parts), dims).reshape(a.shape)
+        whole = preconditioner.apply_joined(a if dims else a[0], params).reshape(a.shape)
         leading = self.vectors[:, : self.leading]
         part = (leading @ a.unsqueeze(-1)).squeeze(-1)
         values = self.eigenvalues.to(part)
@@ -213,8 +211,7 @@ def find_directions(
     free = free if dims else free[0]
 
     def apply(covector: Tensor) -> Tensor:
-        parts = [p.clone() for p in unflatten(covector, params, dims)]
-        return flatten(metric.apply_(parts), dims) * free
+        return metric.apply_joined(covector, params) * free
 
     def curvature(vector: Tensor) -> Tensor:
         return flatten(target.curvature(unflatten(vector, params, dims), batches), dims) * free
@@ -282,11 +279,9 @@ def find_directions(
 
 def _free(chain: Chain) -> Tensor:
     """Return 1 for the weights that move and 0 for masked ones, [K, d]."""
-    params, masks = chain.sampler.params, chain.sampler.masks
-    ones = [torch.ones_like(p) for p in params]
-    if masks is not None:
-        torch._foreach_mul_(ones, list(masks))
-    return _rows(ones, chain.sampler.chain_dims).detach()
+    sampler = chain.sampler
+    free = joined_mask(sampler.params, sampler.masks, sampler.chain_dims)
+    return free if sampler.chain_dims else free[None]
 
 
 def _rows(tensors: Sequence[Tensor], dims: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.common.arguments import shown
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 
 if TYPE_CHECKING:
@@ -102,6 +103,16 @@ class Preconditioner(ABC):
     @abstractmethod
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Return C times ``vectors``, in place where that is cheaper."""
+
+    def apply_joined(self, vector: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """Return C times a vector over all weights as one, [d] or [K, d], which is left as it is.
+
+        Args:
+            vector: As :func:`~lightning_sgmcmc.common.vectors.flatten` joins it.
+            params: The parameters, for their shapes.
+        """
+        parts = [p.clone() for p in unflatten(vector, params, self.chain_dims)]
+        return flatten(self.apply_(parts), self.chain_dims)
 
     @abstractmethod
     def noise(self, stream: NoiseStream) -> list[Tensor]:
