@@ -1,11 +1,13 @@
 """What holds for the data sets of every family: bytes, interruptions, damage, errors."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib import util
 
@@ -22,6 +24,8 @@ from pde import (
     load,
     load_permeabilities,
 )
+from pde.datasets.family import Job
+from pde.datasets.local_workers import computed
 from pde.datasets.progress import Progress
 from pde.io.sample_file import SampleFile
 from tests.pde.families import SCRIPT, SPECS, TWO, make, other
@@ -139,7 +143,8 @@ def test_finished_chunks_are_not_made_again(wholes, spec, tmp_path, monkeypatch)
         patch.setattr(os, "replace", failing(OSError("full")))
         with pytest.raises(OSError, match="full"):
             make(spec, path)
-    monkeypatch.setattr("pde.datasets.local_workers._executor", None)
+    for way in ("_by_threads", "_by_processes"):
+        monkeypatch.setattr(f"pde.datasets.local_workers.{way}", None)
     assert make(spec, path).read_bytes() == wholes(spec).read_bytes()
 
 
@@ -332,37 +337,39 @@ def test_a_disk_that_fills_up_loses_nothing(wholes, one_of_two, tmp_path, monkey
     assert make(one_of_two, tmp_path / "a").read_bytes() == wholes(one_of_two).read_bytes()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_dead_worker_is_one_clear_error(tmp_path, name):
-    code = (
-        "import os, sys, pde\n"
-        "from pde import PermeabilityDataSpec, SourceDataSpec\n"
-        "if __name__ == '__main__':\n"
-        f"    spec = {other(COMMANDS[name][1], num_samples=20000)!r}\n"
-        "    import threading, multiprocessing, signal, time\n"
-        "    def kill():\n"
-        "        while not multiprocessing.active_children():\n"
-        "            time.sleep(0.01)\n"
-        "        time.sleep(0.3)\n"
-        "        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)\n"
-        "    threading.Thread(target=kill, daemon=True).start()\n"
-        "    try:\n"
-        "        pde.generate(spec, sys.argv[1], 1, 'scipy', progress=False)\n"
-        "    except pde.PdeError as error:\n"
-        "        print(error)\n"
-    )
-    script = tmp_path / "run.py"
-    script.write_text(code)
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
-    result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "a")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-    )
-    assert result.stdout.startswith("a worker process died")
-    assert (tmp_path / "a.part").exists()
+@pytest.mark.parametrize("moment", ["start", "solving", "halfway through a chunk"])
+def test_a_dead_worker_is_one_clear_error(moment):
+    """At any moment: a chunk is larger than what a pipe holds, so its writer waits for a reader."""
+    spec = SourceDataSpec(nx=32, ny=32, source="random", num_samples=1280)
+    job = Job(spec, spec.shared(), "scipy")
+    chunks = computed(job, {i: range(64 * i, 64 * (i + 1)) for i in range(20)}, workers=1)
+    if moment == "start":
+        kill = threading.Timer(0.05, lambda: os.kill(only_child(), signal.SIGKILL))
+        kill.start()
+    else:
+        next(chunks)
+        worker = only_child()
+        if moment != "solving":
+            time.sleep(2)  # the next chunk is solved and half of it is in the pipe
+        os.kill(worker, signal.SIGKILL)
+    with pytest.raises(PdeError, match="a worker process died"):
+        list(chunks)
+
+
+def only_child():
+    while not (children := multiprocessing.active_children()):
+        time.sleep(0.01)
+    (child,) = children
+    return child.pid
+
+
+def test_an_error_in_a_worker_process_arrives_with_its_place(monkeypatch):
+    spec = SourceDataSpec(nx=4, ny=4, source="random", num_samples=4)
+    job = Job(spec, {"unlike": np.zeros(3)}, "no such backend")
+    with pytest.raises(Exception, match="backend") as caught:
+        list(computed(job, {0: range(4)}, workers=1))
+    assert "In a worker process:" in caught.value.__notes__[0]
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("workers", [0, -2, 1.5])
