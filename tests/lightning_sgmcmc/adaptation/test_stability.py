@@ -62,6 +62,21 @@ def test_against_a_dense_eigensolver(kind: str, masked: bool) -> None:
         assert 0.7 * abs(exact) < few <= abs(exact) * (1 + 1e-9)
 
 
+def test_eigenvalues_of_either_sign_do_not_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A saddle point's: the Rayleigh quotient of the same vectors comes out anywhere below."""
+    problem = Problem()
+    sampler = SGLD(problem.params, 1.0, num_data=N)
+    target = problem.target()
+    size = sum(p.numel() for p in problem.params)
+    diagonal = torch.ones(size, dtype=torch.float64)
+    diagonal[: size // 2], diagonal[size // 2 :] = 5.0, -5.0
+    monkeypatch.setattr(
+        target, "curvature", lambda v, _: unflatten(diagonal * flatten(v), problem.params)
+    )
+    found = largest_eigenvalue(target, sampler.preconditioner, [problem.batch(0)])
+    assert found == pytest.approx(5.0, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "make", [SGLD, lambda p, lr, **kw: SGHMC(p, lr, momentum=0.9, **kw)], ids=["SGLD", "SGHMC"]
 )
