@@ -120,7 +120,8 @@ def ranks(number: int, sampler: str, more: list[str], folder: Path) -> list[floa
         raise
     theta, _, _, point = replicate_of(number)
     posterior = load_posterior(folder)
-    draws = torch.cat([m.get_parameter("net.weight").detach() for m in posterior])  # [draws, D]
+    # [draws, D]; one module takes draw after draw.
+    draws = torch.cat([m.get_parameter("net.weight").detach().clone() for m in posterior])
     both = torch.cat([draws, (draws @ point)[:, None]], 1)
     truth = torch.cat([theta, (theta @ point)[None]])
     below: list[float] = (both < truth).double().mean(0).tolist()
