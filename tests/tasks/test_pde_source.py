@@ -165,7 +165,7 @@ def test_a_short_run_from_command_to_posterior(
     os.environ.pop("SGMCMC_RUN_FOLDER", None)
     results = json.loads((folder / "results.json").read_text())
     assert results["num_draws"] == 4
-    assert results["num_parameters"] == 2_557_716
+    assert results["num_parameters"] == 1_796_820
 
     data = opened(root, num_samples=60)
     x, y = (torch.from_numpy(a).float() for a in data.arrays("test"))
