@@ -29,7 +29,7 @@ from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.run import class_switch
-from lightning_sgmcmc.run.finish import finish
+from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.until import Rounds
@@ -128,6 +128,12 @@ class ChainCLI(LightningCLI):
             help='"last" continues the run in --out; or the path of a checkpoint',
         )
         parser.add_argument(
+            "--finish",
+            type=str | None,
+            default=None,
+            help="folder of a run: write its results and figures again, of its last checkpoint",
+        )
+        parser.add_argument(
             "--checkpoint_every", type=int, default=500, help="steps between checkpoints"
         )
         parser.add_argument(
@@ -201,11 +207,14 @@ class ChainCLI(LightningCLI):
         loggers: list[Any] = [CSVLog(self.folder)]
         if own not in (None, True, False):
             loggers += own if isinstance(own, list) else [own]
-        callbacks: list[L.Callback] = [ChainCheckpoint(self.config.checkpoint_every)]
+        self.checkpoints = ChainCheckpoint(self.config.checkpoint_every)
+        callbacks: list[L.Callback] = [self.checkpoints]
+        if self.config.finish is not None:
+            callbacks.append(NoStep())
         if config.get("enable_progress_bar") is not False:
             callbacks.append(ChainProgress())
         self._check_trainer(config)
-        project = self.config.wandb_project
+        project = self.config.wandb_project if self.config.finish is None else None
         if own is None and project and not config.get("fast_dev_run"):
             name = f"{self.config.name}-{self.folder.name}"
             loggers.append(wandb_logger(self.folder, name, project))
@@ -236,7 +245,7 @@ class ChainCLI(LightningCLI):
     def write_config(self) -> None:
         """Write the whole configuration, with which ``--config`` reruns the run."""
         config = self.config.clone()
-        for key in ("config", "out", "ckpt_path", "until", "max_time"):
+        for key in ("config", "out", "ckpt_path", "finish", "until", "max_time"):
             config.pop(key, None)
         text = self.parser.dump(config, skip_none=False, skip_validation=True)
         write_beside(self.folder / "config.yaml", text)
@@ -277,7 +286,6 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
     """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
-    began = time.monotonic()
     program, sys.argv = sys.argv, [sys.argv[0]]  # LightningCLI warns when both are given
     try:
         cli = ChainCLI(configs, arguments)
@@ -303,12 +311,7 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
         if cli.trainer.interrupted:
             print(f"interrupted: continue with --out {folder} --ckpt_path last", file=sys.stderr)
             raise SystemExit(130)
-        if not hasattr(cli.model, "kept"):  # Lightning has not begun to train
-            fail(
-                f"the run in {folder} has no step left, and its results stay as they are: raise "
-                "--trainer.max_steps to continue it"
-            )
-        finish(cli.trainer, cli.model, folder, cli.config.name, time.monotonic() - began)
+        finish(cli.trainer, cli.model, folder, cli.config.name, cli.checkpoints.seconds)
     except _USER_ERRORS as error:
         fail(str(error))
     except _CHAIN_ERRORS as error:
@@ -318,7 +321,10 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
 
 
 def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:
-    """Let ``--out DIR --ckpt_path last`` alone continue the run in DIR."""
+    """Let ``--out DIR --ckpt_path last`` continue, and ``--finish DIR`` sum up, the run in DIR."""
+    finished = _value(arguments, "--finish")
+    if finished is not None:
+        arguments = [*arguments, "--out", finished, "--ckpt_path", "last"]
     named = any(a.split("=")[0] in ("--task", "--config", "-c") for a in arguments)
     out = _value(arguments, "--out")
     if named or out is None or _value(arguments, "--ckpt_path") is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,22 @@ from lightning_sgmcmc.run.loggers import CSVLog
 def finish(
     trainer: L.Trainer, module: SGMCMCModule, folder: Path, name: str, seconds: float
 ) -> None:
-    """Write results and figures, send them to the loggers and print the table."""
+    """Write results and figures, send them to the loggers and print the table.
+
+    Args:
+        trainer: The run's trainer, whose fit has ended.
+        module: The task, with what was kept of its draws.
+        folder: Of the run.
+        name: Of the task.
+        seconds: Duration of the run.
+
+    Raises:
+        ValueError: If the folder holds results of more draws.
+    """
     content = results.build(module, module.adaptation.stability, name, seconds)
     if not trainer.is_global_zero:
         return
+    _keep_fuller(folder, content["num_draws"])
     for logger in trainer.loggers:
         logger.save()
     results.write(folder, content)
@@ -44,6 +57,31 @@ def finish(
     for note in content["diagnostics"]["notes"] + content["diagnostics"]["alarms"]:
         print(f"  Note: {note}")
     print()
+
+
+class NoStep(L.Callback):
+    """Restore a run from its checkpoint and take no step."""
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Let the run end where its checkpoint stands."""
+        trainer.fit_loop.epoch_loop.max_steps = 0
+
+
+def _keep_fuller(folder: Path, num_draws: int) -> None:
+    """Refuse to replace results of more draws.
+
+    Raises:
+        ValueError: If the folder holds them.
+    """
+    path = folder / "results.json"
+    if not path.is_file():
+        return
+    held = json.loads(path.read_text())["num_draws"]
+    if held > num_draws:
+        raise ValueError(
+            f"{path} is of {held} draws, the checkpoint of {num_draws}: the results stay as they "
+            "are; move them away to sum up the checkpoint"
+        )
 
 
 def _diagnostic_rows(found: dict[str, Any], stated: float) -> list[tuple[str, str]]:
