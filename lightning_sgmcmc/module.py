@@ -137,6 +137,7 @@ class SGMCMCModule(Task, L.LightningModule):
         step_size = StepSize(step_fraction, curvature_batches, max_gradient_noise)
         self.adaptation = Adaptation(self.chain, step_size, self._curvature_sample)
         self._statistics_frozen = False
+        self._implementation = "unknown"  # of the steps before the checkpoint
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all layers but batch normalisation, once a chain counts on it frozen."""
@@ -185,6 +186,12 @@ class SGMCMCModule(Task, L.LightningModule):
         if self.global_step == 0:
             self.adaptation.after_step()
 
+    def on_fit_end(self) -> None:
+        """Bind the chain of a run that was continued with no step left, which Lightning skips."""
+        if self.chain.steps < self.global_step:
+            self.on_train_start()
+            self.chain.sampler.implementation = self._implementation
+
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """Take one step of the burn-in optimizer or of the chain."""
         chain = self.chain
@@ -217,8 +224,10 @@ class SGMCMCModule(Task, L.LightningModule):
         self.log("val/nll", nll.mean(), batch_size=nll.shape[-1], sync_dist=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Name the task in the checkpoint, and add what gradients are estimated by."""
+        """Name the task, and add what the results say of the chain, and its gradients' state."""
         checkpoint["sgmcmc_task"] = type(self).__name__
+        checkpoint["sgmcmc_stability"] = self.adaptation.stability
+        checkpoint["sgmcmc_implementation"] = self.chain.sampler.implementation
         checkpoint["sgmcmc_gradients"] = self.chain.gradients_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -233,4 +242,6 @@ class SGMCMCModule(Task, L.LightningModule):
                 f"the checkpoint is of {task}, not of {type(self).__name__}: continue a run with "
                 "the task that started it"
             )
+        self.adaptation.stability = checkpoint.get("sgmcmc_stability", {})
+        self._implementation = checkpoint.get("sgmcmc_implementation", "unknown")
         self.chain.load_gradients(checkpoint["sgmcmc_gradients"])

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 
 from lightning_sgmcmc import Sampler, load_posterior
 from lightning_sgmcmc.run import cli
+from lightning_sgmcmc.run.results import provenance
 from tests.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,16 +169,79 @@ def test_stopped_run_continues(configs: Path) -> None:
     assert json.loads((folder / "results.json").read_text())["num_draws"] == 6
 
 
-def test_a_run_without_a_step_left_keeps_its_results(configs: Path, capsys: Any) -> None:
-    folder = run(configs, "--out", "whole", "--checkpoint_every=10")
-    before = files(folder)
-    capsys.readouterr()
+def results(folder: Path) -> dict[str, Any]:
+    """The results of a run, but the clock and where they came from."""
+    content: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    del content["provenance"], content["wall_seconds"]
+    return content
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("how", [["--finish", "run"], ["--out", "run", "--ckpt_path", "last"]])
+@pytest.mark.parametrize("sampler", [[], ["--model.sampler=SGHMC", "--model.sampler.lr=auto"]])
+def test_results_are_a_function_of_the_folder(
+    configs: Path, how: list[str], lost: bool, sampler: list[str]
+) -> None:
+    """A run that has no step left is summed up again, also one that died before its results."""
+    folder = run(configs, "--out", "run", "--checkpoint_every=10", *sampler)
+    expected, log = results(folder), (folder / "metrics.csv").read_bytes()
+    if lost:
+        (folder / "results.json").unlink()
+        shutil.rmtree(folder / "figures")
+    assert cli.main(configs, how) == folder
+    assert results(folder) == expected
+    assert (folder / "metrics.csv").read_bytes() == log
+    assert {p.stem for p in (folder / "figures").glob("*.png")} == {"learning_curve", "trace"}
+
+
+def test_an_unfinished_run_is_summed_up_and_goes_on(configs: Path, monkeypatch: Any) -> None:
+    """Killed on the way, with rows and draws after its checkpoint."""
+    settings = ["--checkpoint_every=10", "--model.sampler=SGHMC", "--model.sampler.lr=auto"]
+    whole = run(configs, "--out", "whole", *settings)
+    with monkeypatch.context() as context:
+        context.setattr(Toy, "on_draw", _die_at_last_draw)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(configs, "--out", "part", *settings)
+    part = cli.main(configs, ["--finish", "part"])
+    assert results(part)["num_draws"] == 4  # at step 30, of the 6 at step 40
+    cli.main(configs, ["--out", "part", "--ckpt_path", "last"])
+    assert results(part) == results(whole)
+    assert results(part)["diagnostics"]["stability"]
+    assert (part / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def _die_at_last_draw(task: Toy, weight: float) -> None:
+    if task.chain.steps == 40:
+        raise RuntimeError("killed")
+
+
+def test_fuller_results_stay(configs: Path, capsys: Any) -> None:
+    folder = run(configs, "--out", "run")
+    path = folder / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_draws": 7}))
+    before = path.read_bytes()
     with pytest.raises(SystemExit) as stop:
-        cli.main(configs, ["--out", "whole", "--ckpt_path", "last"])
+        cli.main(configs, ["--finish", "run"])
     assert stop.value.code == 2
-    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error: ")]
-    assert "the run in whole has no step left, and its results stay as they are" in line
-    assert files(folder) == before
+    assert "is of 7 draws, the checkpoint of 6: the results stay" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_results_without_git_and_within_another_repository(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    here = provenance(torch.device("cpu"))["commit"]
+    package = tmp_path / "lib" / "site" / "lightning_sgmcmc" / "run" / "results.py"
+    package.parent.mkdir(parents=True)
+    with monkeypatch.context() as context:
+        context.setenv("PATH", str(tmp_path))
+        assert provenance(torch.device("cpu"))["commit"] is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "other"], check=True)
+    monkeypatch.setattr("lightning_sgmcmc.run.results.__file__", str(package))
+    assert provenance(torch.device("cpu"))["commit"] is None
+    assert here is None or re.fullmatch(r"[0-9a-f]{12}(-dirty)?|.+-g[0-9a-f]{12}(-dirty)?", here)
 
 
 @pytest.mark.parametrize(

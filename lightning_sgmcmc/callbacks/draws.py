@@ -70,6 +70,11 @@ class KeepDraws(L.Callback):
         row = kept.keep()
         record(trainer, {"draws": float(kept.num_draws)} | {k: row[k] for k in row if "val" in k})
 
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Restore the draws of a run that was continued with no step left."""
+        if self._kept is None:
+            self.on_train_start(trainer, pl_module)
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that was kept, but the files."""
         return self._kept.state_dict() if self._kept is not None else self._restored or {}

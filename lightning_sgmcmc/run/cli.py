@@ -14,9 +14,7 @@ from typing import Any, Literal, NoReturn
 
 import jsonargparse
 import lightning as L
-import numpy as np
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.callbacks import (
@@ -30,8 +28,8 @@ from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
-from lightning_sgmcmc.run import class_switch, results
-from lightning_sgmcmc.run.figures import draw_all
+from lightning_sgmcmc.run import class_switch
+from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.until import Rounds
@@ -130,6 +128,12 @@ class ChainCLI(LightningCLI):
             help='"last" continues the run in --out; or the path of a checkpoint',
         )
         parser.add_argument(
+            "--finish",
+            type=str | None,
+            default=None,
+            help="folder of a run: write its results and figures again, of its last checkpoint",
+        )
+        parser.add_argument(
             "--checkpoint_every", type=int, default=500, help="steps between checkpoints"
         )
         parser.add_argument(
@@ -203,11 +207,14 @@ class ChainCLI(LightningCLI):
         loggers: list[Any] = [CSVLog(self.folder)]
         if own not in (None, True, False):
             loggers += own if isinstance(own, list) else [own]
-        callbacks: list[L.Callback] = [ChainCheckpoint(self.config.checkpoint_every)]
+        self.checkpoints = ChainCheckpoint(self.config.checkpoint_every)
+        callbacks: list[L.Callback] = [self.checkpoints]
+        if self.config.finish is not None:
+            callbacks.append(NoStep())
         if config.get("enable_progress_bar") is not False:
             callbacks.append(ChainProgress())
         self._check_trainer(config)
-        project = self.config.wandb_project
+        project = self.config.wandb_project if self.config.finish is None else None
         if own is None and project and not config.get("fast_dev_run"):
             name = f"{self.config.name}-{self.folder.name}"
             loggers.append(wandb_logger(self.folder, name, project))
@@ -238,7 +245,7 @@ class ChainCLI(LightningCLI):
     def write_config(self) -> None:
         """Write the whole configuration, with which ``--config`` reruns the run."""
         config = self.config.clone()
-        for key in ("config", "out", "ckpt_path", "until", "max_time"):
+        for key in ("config", "out", "ckpt_path", "finish", "until", "max_time"):
             config.pop(key, None)
         text = self.parser.dump(config, skip_none=False, skip_validation=True)
         write_beside(self.folder / "config.yaml", text)
@@ -279,7 +286,6 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
     """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
-    began = time.monotonic()
     program, sys.argv = sys.argv, [sys.argv[0]]  # LightningCLI warns when both are given
     try:
         cli = ChainCLI(configs, arguments)
@@ -305,12 +311,7 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
         if cli.trainer.interrupted:
             print(f"interrupted: continue with --out {folder} --ckpt_path last", file=sys.stderr)
             raise SystemExit(130)
-        if not hasattr(cli.model, "kept"):  # Lightning has not begun to train
-            fail(
-                f"the run in {folder} has no step left, and its results stay as they are: raise "
-                "--trainer.max_steps to continue it"
-            )
-        finish(cli, time.monotonic() - began)
+        finish(cli.trainer, cli.model, folder, cli.config.name, cli.checkpoints.seconds)
     except _USER_ERRORS as error:
         fail(str(error))
     except _CHAIN_ERRORS as error:
@@ -319,88 +320,11 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
     return cli
 
 
-def finish(cli: ChainCLI, seconds: float) -> None:
-    """Write results and figures, send them to the loggers and print the table."""
-    trainer, module, folder = cli.trainer, cli.model, cli.folder
-    content = results.build(module, module.adaptation.stability, cli.config.name, seconds)
-    if not trainer.is_global_zero:
-        return
-    for logger in trainer.loggers:
-        logger.save()
-    results.write(folder, content)
-    figures = folder / "figures"
-    figures.mkdir(exist_ok=True)
-    for name, figure in draw_all(folder, module).items():
-        figure.savefig(figures / f"{name}.png", dpi=130)
-    _send(trainer, content, figures)
-    rows = [("chain", content["sampler"]["label"])]
-    rows += module.summary(content) if content["metrics"] else []
-    chains = content["num_chains"]
-    of_each = f" of each of {chains} chains" if chains > 1 else ""
-    rows.append(("draws kept", f"{content['num_draws']}{of_each}"))
-    rows += _diagnostic_rows(content["diagnostics"], module.chain.sampler.temperature)
-    rows.append(("time", f"{seconds / 60:.1f} min"))
-    width = max(len(name) for name, _ in rows)
-    print()
-    for name, value in rows:
-        print(f"  {name:<{width}}  {value}")
-    for note in content["diagnostics"]["notes"] + content["diagnostics"]["alarms"]:
-        print(f"  Note: {note}")
-    print()
-
-
-def _diagnostic_rows(found: dict[str, Any], stated: float) -> list[tuple[str, str]]:
-    """Return the rows that say how good a sample the draws are."""
-    rows = []
-    predictive = found.get("predictive", {})
-    if np.isfinite(predictive.get("deviation_over_true", np.nan)):
-        value, error = predictive["deviation_over_true"], predictive["deviation_over_true_error"]
-        rows.append(("predictive deviation over the true one", f"{value:.3f} +- {error:.2g}"))
-    elif "kinetic_temperature" in found:
-        text = f"{found['kinetic_temperature']:.3f} (stated {stated:g})"
-        rows.append(("kinetic temperature", text))
-    elif np.isfinite(found.get("configurational_temperature", {}).get("value", np.nan)):
-        measured = found["configurational_temperature"]
-        text = f"{measured['value']:.3f} +- {measured['standard_error']:.2g} (stated {stated:g})"
-        rows.append(("configurational temperature", text))
-    mixing = found.get("mixing", {})
-    space = next((name for name in ("predictions", "weights") if name in mixing), None)
-    if space is not None and mixing[space]["rhat"] is not None:
-        rhat, size = mixing[space]["rhat"], mixing[space]["ess_bulk"]
-        text = f"{rhat['median']:.3f} (95 % below {rhat['q95']:.3f}), ESS {size['median']:.0f}"
-        rows.append((f"R-hat of {space}, median", text))
-    return rows
-
-
-def _numbers(prefix: str, value: Any) -> dict[str, float]:
-    """Return the numbers in nested dicts by names joined with slashes."""
-    if isinstance(value, dict):
-        parts = [_numbers(f"{prefix}/{key}", item) for key, item in value.items()]
-        return {name: number for part in parts for name, number in part.items()}
-    return {prefix: value} if isinstance(value, (int, float)) else {}
-
-
-def _send(trainer: L.Trainer, content: dict[str, Any], figures: Path) -> None:
-    """Send final metrics and figures to the loggers that take them."""
-    flat = {
-        f"final/{kind}/{name}": value
-        for kind, values in content["metrics"].items()
-        for name, value in values.items()
-    } | _numbers("diagnostics", content["diagnostics"])
-    for logger in trainer.loggers:
-        if not isinstance(logger, CSVLog):
-            logger.log_metrics(flat, step=trainer.global_step)
-        images = sorted(figures.glob("*.png"))
-        if hasattr(logger, "log_image"):
-            for image in images:
-                logger.log_image(f"figures/{image.stem}", [str(image)])
-        logger.finalize("success")
-        if isinstance(logger, WandbLogger):
-            logger.experiment.finish()
-
-
 def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:
-    """Let ``--out DIR --ckpt_path last`` alone continue the run in DIR."""
+    """Let ``--out DIR --ckpt_path last`` continue, and ``--finish DIR`` sum up, the run in DIR."""
+    finished = _value(arguments, "--finish")
+    if finished is not None:
+        arguments = [*arguments, "--out", finished, "--ckpt_path", "last"]
     named = any(a.split("=")[0] in ("--task", "--config", "-c") for a in arguments)
     out = _value(arguments, "--out")
     if named or out is None or _value(arguments, "--ckpt_path") is None:

@@ -104,8 +104,10 @@ def trace(task: Task) -> Figure:
 
 
 def draw_all(folder: Path, task: Task) -> Mapping[str, Figure]:
-    """Return the learning curve, the trace and the task's own figures."""
-    figures = {"learning_curve": learning_curve(folder / "metrics.csv", task.chain.draws.burn_in)}
+    """Return the learning curve, the trace and the task's own figures, of what there is."""
+    figures, log = {}, folder / "metrics.csv"
+    if log.is_file():  # a run shorter than the logging interval has none
+        figures["learning_curve"] = learning_curve(log, task.chain.draws.burn_in)
     if task.kept.history:
         figures["trace"] = trace(task)
         figures |= task.figures(task.kept)

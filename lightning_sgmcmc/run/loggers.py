@@ -20,8 +20,8 @@ from lightning_sgmcmc.posterior.draws import write_beside
 class CSVLog(Logger):
     """``metrics.csv`` in the run's folder, one row a step, one column a name.
 
-    The file is rewritten beside and renamed, at most every few seconds. A run that continues
-    drops the rows after the step that it continues from.
+    The file is rewritten beside and renamed, with every checkpoint and at most every few seconds
+    between them. A run that continues drops the rows after its checkpoint (:meth:`rewind`).
 
     Args:
         folder: The run's folder.
@@ -33,12 +33,10 @@ class CSVLog(Logger):
         self.folder, self.every = Path(folder), every
         self._rows: dict[int, dict[str, str]] = {}
         self._written = time.monotonic()
-        self._continues = False
         if self.path.is_file():
             with self.path.open(newline="") as file:
                 rows = list(csv.DictReader(file))
             self._rows = {int(r["step"]): {k: v for k, v in r.items() if v} for r in rows}
-            self._continues = True
 
     @property
     def path(self) -> Path:
@@ -75,13 +73,14 @@ class CSVLog(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Add values to the row of a step."""
         step = 0 if step is None else step
-        if self._continues:
-            self._rows = {k: row for k, row in self._rows.items() if k < step}
-            self._continues = False
         row = self._rows.setdefault(step, {"step": str(step)})
         row |= {name: repr(float(value)) for name, value in metrics.items() if name != "epoch"}
         if time.monotonic() - self._written > self.every:
             self.save()
+
+    def rewind(self, step: int) -> None:
+        """Forget the rows after a step."""
+        self._rows = {k: row for k, row in self._rows.items() if k <= step}
 
     @rank_zero_only
     def save(self) -> None:

@@ -47,20 +47,26 @@ def provenance(device: torch.device) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
     root = Path(__file__).resolve().parents[2]
-    commit = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     return {
         "python": platform.python_version(),
         "versions": versions,
-        "commit": commit or None,
+        "commit": _commit(root),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
         "threads": torch.get_num_threads(),
         "command": " ".join(sys.argv),
     }
+
+
+def _commit(root: Path) -> str | None:
+    """Return the commit of the repository whose top is ``root``, None where there is none."""
+    if not (root / ".git").exists():  # the package was installed, maybe within another repository
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.SubprocessError):  # there is no git, or it does not answer
+        return None
+    return found.stdout.strip() or None
 
 
 def _cpu_name() -> str:

@@ -52,12 +52,13 @@ def test_later_values_of_a_step_replace_earlier_ones(tmp_path: Path) -> None:
     assert read(tmp_path) == [{"step": "5", "a": "3.0", "b": "2.0"}]
 
 
-def test_continued_run_drops_rows_from_where_it_goes_on(tmp_path: Path) -> None:
+def test_continued_run_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> None:
     first = CSVLog(tmp_path)
     for step in (10, 20, 30, 40):
         first.log_metrics({"a": float(step), "old": 1.0}, step=step)
     first.save()
     second = CSVLog(tmp_path)
+    second.rewind(20)
     second.log_metrics({"a": -30.0}, step=30)
     second.log_metrics({"a": -20.0}, step=20)  # later rows of the same run drop nothing more
     second.log_metrics({"a": -40.0}, step=40)
