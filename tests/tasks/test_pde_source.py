@@ -205,7 +205,7 @@ def test_a_short_run_from_command_to_posterior(
 
 def row(name: str) -> str:
     """Return what a record says, as docs/pde-source.md prints it behind the run's name."""
-    record = json.loads((ROOT / "docs" / "measured" / "pde_source" / f"{name}.json").read_text())
+    record = json.loads((ROOT / "docs" / "records" / "pde_source" / f"{name}.json").read_text())
     metrics, said = record["metrics"], record["diagnostics"]
     rhat = said["mixing"]["predictions"]["rhat"]
     temperature = said["configurational_temperature"]
@@ -226,7 +226,7 @@ def row(name: str) -> str:
 def test_the_page_prints_its_records() -> None:
     page = (ROOT / "docs" / "pde-source.md").read_text().splitlines()
     rows = {line.split("`")[1]: line for line in page if line.startswith("| `")}
-    records = {path.stem for path in (ROOT / "docs" / "measured" / "pde_source").glob("*.json")}
+    records = {path.stem for path in (ROOT / "docs" / "records" / "pde_source").glob("*.json")}
     assert rows.keys() == records
     for name, line in rows.items():
         assert line.endswith(f"| {row(name)} |")
