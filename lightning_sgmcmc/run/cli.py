@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
-import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -24,18 +23,20 @@ from lightning_sgmcmc.callbacks import (
     ReplicasDifferError,
 )
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
+from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.run import class_switch
 from lightning_sgmcmc.run.finish import NoStep, finish
+from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
+from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.until import Rounds
 from lightning_sgmcmc.samplers import NonFiniteGradientError
 
-_FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"
 _USER_ERRORS = (ValueError, TypeError, FileNotFoundError, FileExistsError)
 _CHAIN_ERRORS = (
     ChainDivergedError,
@@ -43,10 +44,6 @@ _CHAIN_ERRORS = (
     ReplicasDifferError,
     SingularMetricError,
 )
-
-
-class CommandLineError(ValueError):
-    """A command that cannot be carried out; its message is one line."""
 
 
 class _Parser(LightningArgumentParser):
@@ -80,10 +77,14 @@ class ChainCLI(LightningCLI):
     Args:
         configs: Folder of the tasks' YAML files.
         args: The command line, without the program's name.
+        stop: What a signal asks of the run.
+        held: Releases the run's folder.
     """
 
-    def __init__(self, configs: Path, args: Sequence[str]) -> None:
-        self._configs = configs
+    def __init__(
+        self, configs: Path, args: Sequence[str], stop: StopSignal, held: ExitStack
+    ) -> None:
+        self._configs, self._stop, self._held = configs, stop, held
         self.resumed: Path | None = None
         super().__init__(
             model_class=SGMCMCModule,
@@ -169,36 +170,14 @@ class ChainCLI(LightningCLI):
         if init is not None and init.get("seed") == 0 and isinstance(seed, int):
             init["seed"] = int(seed)
         name = getattr(sampler, "class_path", "chain").rsplit(".", 1)[-1].lower()
-        self.folder = self._choose_folder(name, int(seed) if seed is not None else 0)
-        self.resumed = self._checkpoint()
-
-    def _choose_folder(self, sampler: str, seed: int) -> Path:
-        given = self.config.out
-        if given is None and "LOCAL_RANK" in os.environ:  # a process that the first one started
-            given = os.environ.get(_FOLDER_VARIABLE)
-        if given is None:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            given = str(Path("runs") / self.config.name / f"{sampler}-seed{seed}-{stamp}")
-        os.environ[_FOLDER_VARIABLE] = given
-        return Path(given)
-
-    def _checkpoint(self) -> Path | None:
-        wanted = self.config.ckpt_path
-        if wanted is None:
-            first = int(os.environ.get("LOCAL_RANK", 0)) == 0
-            if first and any((self.folder / n).exists() for n in ("config.yaml", "samples")):
-                raise CommandLineError(
-                    f"{self.folder} already holds a run: continue it with --ckpt_path last, or "
-                    "choose another --out"
-                )
-            return None
-        path = self.folder / "checkpoints" / "last.ckpt" if wanted == "last" else Path(wanted)
-        if not path.is_file():
-            raise CommandLineError(
-                f"there is no checkpoint {path}: nothing to continue; without --ckpt_path a run "
-                "starts anew"
-            )
-        return path
+        default = new_name(self.config.name, name, int(seed) if seed is not None else 0)
+        own = RunFolder(self.config.out, default)
+        self._held.callback(own.release)
+        self.folder = own.path
+        if self.config.ckpt_path is not None:
+            self.resumed = own.to_continue(self.config.ckpt_path)
+        else:
+            own.to_start()
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Give the trainer the run's loggers, progress, checkpoints and folder."""
@@ -207,7 +186,7 @@ class ChainCLI(LightningCLI):
         loggers: list[Any] = [CSVLog(self.folder)]
         if own not in (None, True, False):
             loggers += own if isinstance(own, list) else [own]
-        self.checkpoints = ChainCheckpoint(self.config.checkpoint_every)
+        self.checkpoints = ChainCheckpoint(self.config.checkpoint_every, self._stop)
         callbacks: list[L.Callback] = [self.checkpoints]
         if self.config.finish is not None:
             callbacks.append(NoStep())
@@ -224,7 +203,9 @@ class ChainCLI(LightningCLI):
             "default_root_dir": str(self.folder),
             "enable_checkpointing": True,
         }
-        return self._instantiate_trainer(config, [])
+        trainer = self._instantiate_trainer(config, [])
+        self.ranks = Ranks(trainer, f"Continue with {self.continuing}")
+        return trainer
 
     def _check_trainer(self, config: dict[str, Any]) -> None:
         """Refuse settings under which a chain is biased, before anything is written."""
@@ -240,6 +221,11 @@ class ChainCLI(LightningCLI):
             check = getattr(callback, "check", None)
             if check is not None:
                 check(self.model.chain)
+
+    @property
+    def continuing(self) -> str:
+        """The options that continue this run, from its start where no checkpoint was due."""
+        return f"--out {self.folder} --ckpt_path last"
 
     @rank_zero_only
     def write_config(self) -> None:
@@ -286,20 +272,42 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
     """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
+    with ExitStack() as held, StopSignal() as stop:
+        cli: ChainCLI | None = None
+        try:
+            cli = _build(configs, arguments, stop, held)
+            _fit(cli)
+        except _CHAIN_ERRORS as error:
+            print(f"error: {_one_line(str(error))}", file=sys.stderr)
+            raise SystemExit(3) from None
+        except RunStoppedError as error:
+            if cli is None or is_first():
+                advice = f": continue with {cli.continuing}" if cli is not None else ""
+                print(f"{error}{advice}", file=sys.stderr)
+            child = cli is not None and cli.ranks.is_child  # Lightning kills for another status
+            raise SystemExit(0 if child else error.status) from None
+    return cli
+
+
+def _build(configs: Path, arguments: list[str], stop: StopSignal, held: ExitStack) -> ChainCLI:
     program, sys.argv = sys.argv, [sys.argv[0]]  # LightningCLI warns when both are given
     try:
-        cli = ChainCLI(configs, arguments)
+        cli = ChainCLI(configs, arguments, stop, held)
+        check_number(cli.trainer)
     except _USER_ERRORS as error:
         fail(reason(str(error), error))
     finally:
         sys.argv = program
-    folder = cli.folder
     if cli.config.until is not None and cli.trainer.world_size > 1:
         fail("--until sampled runs in one process: take --trainer.devices=1")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "checkpoints").mkdir(exist_ok=True)
+    (cli.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     if cli.resumed is None:
         cli.write_config()
+    return cli
+
+
+def _fit(cli: ChainCLI) -> None:
+    """Take the run's steps and sum them up."""
     try:
         # A path, not None, tells Lightning to resume; weights_only refuses pickles.
         cli.trainer.fit(
@@ -308,16 +316,16 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
             ckpt_path=str(cli.resumed) if cli.resumed else None,
             weights_only=True,
         )
-        if cli.trainer.interrupted:
-            print(f"interrupted: continue with --out {folder} --ckpt_path last", file=sys.stderr)
-            raise SystemExit(130)
-        finish(cli.trainer, cli.model, folder, cli.config.name, cli.checkpoints.seconds)
+        finish(cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints.seconds)
     except _USER_ERRORS as error:
         fail(str(error))
-    except _CHAIN_ERRORS as error:
-        print(f"error: {_one_line(str(error))}", file=sys.stderr)
-        raise SystemExit(3) from None
-    return cli
+    except (RuntimeError, EOFError, OSError):
+        found = cli.ranks.lost() if cli.trainer.world_size > 1 else None
+        if found is None:
+            raise
+        cli.ranks.leave(found)
+    finally:
+        cli.ranks.end()
 
 
 def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:
@@ -358,6 +366,7 @@ def _quiet() -> None:
     for pattern in (
         ".*does not have many workers.*",
         ".*is smaller than the logging interval.*",
+        ".*all_gather is deprecated.*",  # Lightning 2.6 under torch 2.14
         ".*isinstance.treespec, LeafSpec.*",
         ".*module.s. in eval mode at the start of training.*",  # frozen statistics
         ".*You defined a `validation_step` but have no `val_dataloader`.*",

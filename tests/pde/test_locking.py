@@ -11,8 +11,6 @@ import pytest
 import pde
 from pde.datasets.locking import one_at_a_time
 
-pytest.importorskip("fcntl", reason="this system has no file locks of this kind")
-
 SPEC = "nx=6, ny=5, terms=4, num_samples=70"
 MAKERS = {
     "permeability.safetensors": f"generate_permeabilities(pde.PermeabilityDataSpec({SPEC})",

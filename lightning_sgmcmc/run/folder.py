@@ -1,0 +1,169 @@
+"""A run's folder: made for one run, and locked while its process lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+
+_VARIABLE = "SGMCMC_RUN_FOLDER"
+#: What a run leaves beside its configuration.
+_LEFT = ("metrics.csv", "figures", "samples", "checkpoints")
+
+
+class FolderError(ValueError):
+    """A folder that this run cannot have; the message is one line."""
+
+
+class RunFolder:
+    """The folder of one run, which no other process writes into.
+
+    The first process of a run makes and locks it; the others only learn its name. The lock ends
+    with its process, also where that is killed.
+
+    Args:
+        given: The folder that the user chose; None takes ``default``, with a number after it
+            where another run has that name.
+        default: A new folder.
+
+    Raises:
+        FolderError: If another process runs in the folder, or processes that something else than
+            the first of them started would each choose a name of their own.
+    """
+
+    def __init__(self, given: str | None, default: Path) -> None:
+        self._made: list[Path] = []
+        self._lock: FileLock | None = None
+        if given is None:
+            given = os.environ.get(_VARIABLE) if started_by_first() else None
+        if given is None and _started_by_others():
+            raise FolderError(
+                "processes that torchrun or a scheduler starts need one folder: give it with --out"
+            )
+        self.path = Path(given) if given is not None else default
+        if not is_first():
+            return
+        if given is not None:
+            self._make(self.path, exist_ok=True)
+        else:
+            self._make_new(default)
+        lock = FileLock(self.path / ".lock", blocking=False)
+        with contextlib.suppress(Timeout):
+            lock.acquire()
+        if not lock.is_locked:
+            raise FolderError(
+                f"another process runs in {self.path}: wait for its end, or choose another --out"
+            )
+        self._lock = lock
+        os.environ[_VARIABLE] = str(self.path)
+
+    def _make_new(self, default: Path) -> None:
+        number = 1
+        while True:
+            try:
+                self._make(self.path, exist_ok=False)
+                return
+            except FileExistsError:
+                number += 1
+                self.path = default.with_name(f"{default.name}-{number}")
+
+    def _make(self, path: Path, exist_ok: bool) -> None:
+        missing = [p for p in (path, *path.parents) if not p.exists()]
+        path.mkdir(parents=True, exist_ok=exist_ok)
+        self._made = missing
+
+    def release(self) -> None:
+        """Let others have the folder; one that this run made and left empty goes."""
+        if self._lock is None:
+            return
+        os.environ.pop(_VARIABLE, None)
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+        self._lock.release()
+        self._lock = None
+        with contextlib.suppress(OSError):
+            for path in self._made:
+                path.rmdir()
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint of the run in the folder."""
+        return self.path / "checkpoints" / "last.ckpt"
+
+    def to_continue(self, wanted: str) -> Path | None:
+        """Return the checkpoint to continue from; None begins a run that left none anew.
+
+        Args:
+            wanted: ``"last"``, or the path of a checkpoint.
+
+        Raises:
+            FolderError: If there is no such file and no run to begin anew.
+        """
+        path = self.checkpoint if wanted == "last" else Path(wanted)
+        if path.is_file():
+            return path
+        if wanted != "last" or not (self.path / "config.yaml").is_file():
+            raise FolderError(
+                f"there is no checkpoint {path}: nothing to continue; without --ckpt_path a run "
+                "starts anew"
+            )
+        rank_zero_info(
+            f"Note: the run in {self.path} stopped before its first checkpoint: it begins anew"
+        )
+        self._clear()
+        return None
+
+    def to_start(self) -> None:
+        """Clear away what a start left that came to nothing.
+
+        Raises:
+            FolderError: If the folder holds a run.
+        """
+        if self._lock is None:
+            return
+        kept = (self.checkpoint, self.path / "results.json")
+        drawn = (self.path / "samples").glob("*/step_*")
+        if any(path.exists() for path in kept) or any(drawn):
+            raise FolderError(
+                f"{self.path} already holds a run: continue it with --ckpt_path last, or choose "
+                "another --out"
+            )
+        if (self.path / "config.yaml").exists():
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._lock is None:
+            return
+        for name in _LEFT:
+            path = self.path / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+@partial(rank_zero_only, default=False)
+def is_first() -> bool:
+    """Return whether this is the first process of all."""
+    return True
+
+
+def started_by_first() -> bool:
+    """Return whether the first process of this run has started this one."""
+    return int(os.environ.get("LOCAL_RANK", 0)) > 0 and _VARIABLE in os.environ
+
+
+def _started_by_others() -> bool:
+    """Return whether this is one of several processes that something else has started."""
+    return any(int(os.environ.get(name) or 1) > 1 for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+
+
+def new_name(task: str, sampler: str, seed: int) -> Path:
+    """Return the name of a new run's folder, to the second."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / task / f"{sampler}-seed{seed}-{stamp}"

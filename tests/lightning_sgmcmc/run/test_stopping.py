@@ -1,0 +1,217 @@
+"""Signals, lost processes and shared folders: a run stops with a word and continues to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
+from lightning_sgmcmc.run import cli
+from lightning_sgmcmc.run.folder import FolderError, RunFolder
+from tests.test_cli import TOY
+from tests.toy import Toy
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = ["--wandb_project=null", "--checkpoint_every=10"]
+
+#: As scripts/train.py, but a process may stand still for two seconds only, and a step takes long.
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from lightning_sgmcmc.run import cli, ranks
+from tests.toy import Toy
+
+def slowly(task, batch):
+    time.sleep(0.01)
+    return nll(task, batch)
+
+nll, Toy.nll, ranks._STILL = Toy.nll, slowly, 2.0
+cli.main(Path(__file__).parent)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_folder_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "toy.yaml").write_text(TOY)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_MODE", "SGMCMC_RUN_FOLDER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str) -> Path:
+    return cli.main(Path(), ["--task", "toy", *SETTINGS, *arguments])
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """Start a command in a session of its own; it returns when the chain moves."""
+    process = subprocess.Popen(
+        [sys.executable, "train.py", "--task", "toy", *SETTINGS, "--out", "part", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    log = Path("part/checkpoints/last.ckpt")
+    while not log.is_file():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
+def ended(process: subprocess.Popen[str], within: float = 30.0) -> tuple[int, str]:
+    """Return the status and the last line of a process, of whose session nothing is left."""
+    error = process.communicate(timeout=within)[1]
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return process.returncode, error.strip().splitlines()[-1]
+        assert time.monotonic() < deadline, "a process of the run is left"
+        time.sleep(0.1)
+
+
+def check_that_it_continues(steps: int) -> None:
+    """Continue the run, and compare it with one that nothing stopped."""
+    whole = run("--out", "whole", f"--trainer.max_steps={steps}")
+    cli.main(Path(), ["--out", "part", "--ckpt_path", "last", f"--trainer.max_steps={steps}"])
+    names = [
+        sorted(f.name for f in (p / "samples/chain0").glob("*")) for p in (whole, Path("part"))
+    ]
+    assert names[0] == names[1]
+    for name in names[0]:
+        if name.endswith(".safetensors"):
+            a, b = (load_file(p / "samples/chain0" / name) for p in (whole, Path("part")))
+            assert all(a[k].equal(b[k]) for k in a)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_continue(number: signal.Signals) -> None:
+    process = start("--trainer.max_steps=100000")
+    process.send_signal(number)
+    status, line = ended(process)
+    assert status == 128 + number
+    begin = f"stopped by {number.name} after step "
+    end = ", which is saved: continue with --out part --ckpt_path last"
+    assert line.startswith(begin)
+    assert line.endswith(end)
+    step = int(line.removeprefix(begin).removesuffix(end))
+    check_that_it_continues(step + 20)
+
+
+@pytest.mark.parametrize(
+    ("whom", "number", "status", "said"),
+    [
+        ("second", signal.SIGTERM, 143, "stopped by SIGTERM after step"),
+        ("both", signal.SIGINT, 130, "stopped by SIGINT after step"),
+        ("first", signal.SIGKILL, -9, "error: process 0 has ended"),
+        ("second", signal.SIGKILL, 1, "error: process 1 was ended by SIGKILL"),
+        ("first", signal.SIGSTOP, -9, "error: process 0 stood still for 2 s"),
+        ("second", signal.SIGSTOP, 1, "error: process 1 stood still for 2 s"),
+    ],
+)
+def test_all_processes_end_where_one_does(
+    whom: str, number: signal.Signals, status: int, said: str
+) -> None:
+    process = start("--trainer.max_steps=100000", "--trainer.devices=2", "--trainer.strategy=ddp")
+    second = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
+    if whom == "both":
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid if whom == "first" else int(second.stdout.split()[0]), number)
+    found, line = ended(process)
+    assert found == status
+    assert line.startswith(said)
+    assert line.endswith("ontinue with --out part --ckpt_path last")
+
+
+def test_a_signal_outside_a_step_ends_at_once() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignal() as stop:
+        with pytest.raises(RunStoppedError, match="stopped by SIGTERM") as error:
+            signal.raise_signal(signal.SIGTERM)
+        assert error.value.status == 143
+    with StopSignal() as stop:
+        stop.wait_for_step()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked == signal.SIGTERM
+        with pytest.raises(RunStoppedError):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_more_processes_than_the_machine_bears(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        run("--trainer.devices=2000", "--trainer.strategy=ddp", "--out", "run")
+    assert "--trainer.devices=2000 asks for as many processes" in capsys.readouterr().err
+
+
+def test_runs_of_one_second_have_folders_of_their_own() -> None:
+    a, b = (RunFolder(None, Path("runs/toy/psgld-seed0-20260101-000000")) for _ in range(2))
+    assert a.path != b.path
+    assert b.path.name == "psgld-seed0-20260101-000000-2"
+    a.release()
+    assert not a.path.exists()  # nothing was written
+    b.release()
+    assert not b.path.exists()
+
+
+def test_a_live_run_has_its_folder_alone(capsys: Any) -> None:
+    process = start("--trainer.max_steps=100000")
+    for command in (["--task", "toy", "--out", "part"], ["--finish", "part"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(Path(), command)
+        assert stop.value.code == 2
+        assert "another process runs in part: wait for its end" in capsys.readouterr().err
+    process.kill()
+    process.communicate()
+    cli.main(Path(), ["--finish", "part"])
+
+
+@pytest.mark.parametrize("at", [5, 20])
+def test_a_start_that_came_to_nothing_is_repeated(monkeypatch: Any, capsys: Any, at: int) -> None:
+    """It dies before its first checkpoint, at step 5 without a draw and at step 20 with three."""
+    late = ["--checkpoint_every=500"]
+
+    def dying(task: Toy, batch: Any) -> Any:
+        if task.chain.steps == at:
+            raise RuntimeError("killed")
+        return nll(task, batch)
+
+    nll = Toy.nll
+    with monkeypatch.context() as context:
+        context.setattr(Toy, "nll", dying)
+        with pytest.raises(RuntimeError, match="killed"):
+            run("--out", "part", *late)
+    if at == 5:
+        part = run("--out", "part", *late)
+    else:
+        with pytest.raises(SystemExit):
+            run("--out", "part", *late)
+        assert "part already holds a run: continue it with --ckpt_path last" in (
+            capsys.readouterr().err
+        )
+        part = cli.main(Path(), ["--out", "part", "--ckpt_path", "last"])
+    whole = run("--out", "whole", *late)
+    found = [json.loads((p / "results.json").read_text()) for p in (part, whole)]
+    assert found[0]["metrics"] == found[1]["metrics"]
+    assert yaml.safe_load((part / "config.yaml").read_text())
+
+
+def test_processes_that_others_start_need_a_folder(monkeypatch: Any) -> None:
+    for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(FolderError, match="need one folder: give it with --out"):
+        RunFolder(None, Path("runs/toy/a"))
