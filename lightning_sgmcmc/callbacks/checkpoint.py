@@ -45,7 +45,7 @@ class ChainCheckpoint(Checkpoint):
     def __init__(self, every: int = 500, stop: StopSignal | None = None) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.every, self._stop, self._owns = every, stop or StopSignal(), stop is None
+        self.every, self._stop = every, stop or StopSignal()
         self._began, self._before = time.monotonic(), 0.0
 
     @property
@@ -77,14 +77,14 @@ class ChainCheckpoint(Checkpoint):
         self._stop.wait_for_step()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop at once from here on."""
+        """Stop at once from here on; Lightning gives the signals back."""
         self._stop.at_once()
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Give the signals back."""
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop at once from here on; Lightning gives the signals back."""
         self._stop.at_once()
-        if self._owns:
-            self._stop.release()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -45,57 +45,64 @@ class StopSignal:
     def __init__(self) -> None:
         #: The signal's number, from the moment that one came.
         self.asked: int | None = None
-        self._waits = False
         self._before: dict[int, Any] = {}
+        self._ends: tuple[socket.socket, socket.socket] | None = None
 
     def __enter__(self) -> StopSignal:
-        self.listen()
+        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._listen()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.release()
+        self.at_once()
+        if _in_main_thread():
+            for number, before in self._before.items():
+                signal.signal(number, before)
 
-    def listen(self) -> None:
-        """Take the signals, also from whoever took them since."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in _SIGNALS:
-            before = signal.signal(number, self._receive)
-            if before != self._receive:
-                self._before.setdefault(number, before)
-
-    def release(self) -> None:
-        """Give the signals back to who had them first."""
-        self._waits = False
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        self._before = {}
+    def _listen(self) -> None:
+        if _in_main_thread():
+            for number in _SIGNALS:
+                signal.signal(number, self._receive)
 
     def wait_for_step(self) -> None:
-        """From now on, let the step in hand end first."""
-        self.listen()
-        self._waits = True
+        """From now on, let the step in hand end first, also where another has taken the signals."""
+        self._listen()
+        if self._ends is None and _in_main_thread():
+            self._ends = told, heard = socket.socketpair()
+            told.setblocking(False)
+            self._wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, args=[heard], daemon=True, name="signals").start()
 
     def at_once(self) -> None:
         """From now on, stop at once."""
-        self._waits = False
+        if self._ends is not None:
+            signal.set_wakeup_fd(self._wakeup)
+            self._ends[0].close()  # ends the thread
+            self._ends = None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         first, self.asked = self.asked is None, number
-        if not (self._waits and first):
+        if self._ends is None or not first:
             raise RunStoppedError(number)
-        watch = threading.Timer(_GRACE, _leave, [number, lambda: self._waits])
-        watch.daemon = True
-        watch.start()
+
+    def _watch(self, heard: socket.socket) -> None:
+        """End the process where a signal waits too long, also if no bytecode runs meanwhile."""
+        with heard:
+            while (byte := heard.recv(1)) and byte[0] not in _SIGNALS:
+                pass
+            heard.settimeout(_GRACE)
+            try:
+                while byte:
+                    byte = heard.recv(1)
+            except TimeoutError:
+                print(
+                    f"a step did not end within {_GRACE:.0f} s of the signal to stop: the last "
+                    "checkpoint stands",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(1)
 
 
-def _leave(number: int, waits: Callable[[], bool]) -> None:
-    if waits():
-        name = signal.Signals(number).name
-        print(
-            f"stopped by {name} within a step that did not end in {_GRACE:.0f} s; the last "
-            "checkpoint stands",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(128 + number)
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

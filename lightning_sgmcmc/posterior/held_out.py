@@ -74,7 +74,7 @@ class HeldOut:
         ensemble: PosteriorEnsemble,
         weight: float,
         totals: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor | None:
         """Add the predictions of the chains' current weights to an ensemble.
 
         Args:
@@ -84,10 +84,11 @@ class HeldOut:
             totals: Each chain's own weighted sum, [K, N, ...], to which its predictions are added.
 
         Returns:
-            The predictions of the first examples, [P] or [K, P] for K chains; at most ``PROBES``
-            numbers a chain, flattened.
+            The predictions of this process's first examples, [P] or [K, P] for K chains; at most
+            ``PROBES`` numbers a chain, flattened. None where there are fewer batches than
+            processes and this one has none.
         """
-        probes = torch.empty(0)
+        probes = None
         with evaluating(chain.task):
             shares = self.batches(chain.processes.rank, chain.processes.size)
             for i, (batch, index) in enumerate(shares):
@@ -102,6 +103,8 @@ class HeldOut:
                     ensemble.update(predictions[k], own, places, weight, own_noise)
                 if totals is not None:
                     totals[:, places] += weight * predictions.to(totals.dtype)
+        if probes is None:  # the joint answer changes without an update here
+            ensemble._computed = None
         return probes
 
 

@@ -15,8 +15,9 @@ from lightning.pytorch.accelerators import CPUAccelerator
 
 from lightning_sgmcmc.run.folder import started_by_first
 
-#: Seconds between looks at the others, and for which one may stand still.
-_EVERY, _STILL = 0.5, 15.0
+#: Seconds between looks at the others, for which one may stand still, and in which all end that
+#: meet the same error.
+_EVERY, _STILL, _TOGETHER = 0.5, 15.0, 2.0
 #: Processes a core, above which a machine has more to switch than to compute.
 _A_CORE = 4
 
@@ -51,7 +52,7 @@ class Ranks:
     def __init__(self, trainer: L.Trainer, advice: str) -> None:
         self._trainer, self._advice = trainer, advice
         self._parent = os.getppid() if started_by_first() else None
-        self._still: dict[int, float] = {}
+        self._looks: dict[int, int] = {}
         self._ended = False
         if trainer.world_size > 1 and (self._parent is not None or trainer.is_global_zero):
             threading.Thread(target=self._watch, daemon=True, name="ranks").start()
@@ -65,7 +66,7 @@ class Ranks:
         """Watch no longer: the work is done."""
         self._ended = True
 
-    def lost(self, seconds: float = 3.0) -> str | None:
+    def lost(self, seconds: float = 4.0) -> str | None:
         """Return what became of another process, None where all run; wait a while to see it."""
         limit = time.monotonic() + seconds
         while (found := self._look()) is None and time.monotonic() < limit:
@@ -100,10 +101,12 @@ class Ranks:
             return self._of_still(0) if self._stands_still(self._parent) else None
         for rank, process in enumerate(self._children(), 1):
             status = process.poll()
-            if status is not None and status < 0:
-                return f"process {rank} was ended by {signal.Signals(-status).name}"
             if status is None and self._stands_still(process.pid):
                 return self._of_still(rank)
+            if status is not None and status < 0:
+                return f"process {rank} was ended by {signal.Signals(-status).name}"
+            if status and self._lasts(process.pid, _TOGETHER):
+                return f"process {rank} ended with status {status}"
         return None
 
     def _of_still(self, rank: int) -> str:
@@ -116,7 +119,14 @@ class Ranks:
         except OSError:
             return False
         if state not in "tT":
-            self._still.pop(pid, None)
+            self._looks.pop(pid, None)
             return False
-        self._still[pid] = self._still.get(pid, 0.0) + _EVERY
-        return self._still[pid] > _STILL
+        return self._lasts(pid, _STILL)
+
+    def _lasts(self, pid: int, seconds: float) -> bool:
+        """Return whether what is wrong with a process was there at so many looks.
+
+        Looks count, not the clock, which goes on while a terminal has stopped all of them.
+        """
+        self._looks[pid] = self._looks.get(pid, 0) + 1
+        return self._looks[pid] * _EVERY > seconds

@@ -27,7 +27,8 @@ from safetensors.torch import save_file
 from lightning_sgmcmc import HASGLD, SGHMC, SVRG, ControlVariate, GaussianPrior, RMSProp
 from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
-from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
+from torch.utils.data import DataLoader, TensorDataset
+from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
 folder, sampler, processes, sabotage = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -61,10 +62,17 @@ class Module(Toy):
             with torch.no_grad():
                 self.net[0].weight += 1e-3
 
+class Few(ToyData):  # a batch for the first process, none for the second
+    def val_dataloader(self):
+        return DataLoader(TensorDataset(*toy_data(1, 20)), batch_size=20)
+
+    def test_dataloader(self):
+        return DataLoader(TensorDataset(*toy_data(2, 30)), batch_size=30)
+
 module = Module(make, net, burn_in=100, thinning=20, **chosen)
 extra = {"strategy": "ddp", "devices": processes} if processes > 1 else {}
 run = trainer(folder, 200, [ChainCheckpoint(70)], **extra)
-run.fit(module, datamodule=ToyData())
+run.fit(module, datamodule=Few() if sampler == "hasgld" else ToyData())
 rank = module.global_rank
 save_file({n: p.detach() for n, p in module.named_parameters()}, folder / f"rank{rank}.safetensors")
 keep = run.lightning_module.kept
