@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from lightning_sgmcmc.callbacks.run import record, run_folder, task_of
 from lightning_sgmcmc.chain import BatchStream, Chain, Task
+from lightning_sgmcmc.common.files import save_tensors, write_beside
 from lightning_sgmcmc.metrics import Categorical, Prediction, label_nll
 from lightning_sgmcmc.posterior.distill import (
     MakeOptimizer,
     Student,
     check_probabilities,
 )
-from lightning_sgmcmc.posterior.draws import save_tensors, write_beside
 from lightning_sgmcmc.posterior.held_out import MEASURED, evaluating
 
 

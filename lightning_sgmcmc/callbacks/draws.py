@@ -48,7 +48,7 @@ class KeepDraws(L.Callback):
         if self._restored:
             self._kept.load_state_dict(self._restored)
         else:
-            self._kept.refuse_others()
+            self._kept.begin()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any

@@ -25,8 +25,8 @@ from lightning_sgmcmc.callbacks import (
 )
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.chain import checks
+from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.run import class_switch
 from lightning_sgmcmc.run.finish import NoStep, finish

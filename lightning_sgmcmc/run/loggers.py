@@ -14,7 +14,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from lightning_sgmcmc.posterior.draws import write_beside
+from lightning_sgmcmc.common.files import write_beside
 
 
 class CSVLog(Logger):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.chain import Chain, Task
+from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.diagnostics import (
     PredictiveTemperature,
     Step,
@@ -30,7 +31,6 @@ from lightning_sgmcmc.diagnostics import (
 )
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.directions import FollowedDirections
-from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.run import label
 
 # Relative change of a field's spread over the draws below which predictions count as linear.
