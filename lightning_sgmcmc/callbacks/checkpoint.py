@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, keep_previous
 from lightning_sgmcmc.callbacks.run import run_folder
 from lightning_sgmcmc.chain.processes import Processes, own_checkpoint
 
@@ -25,22 +27,31 @@ class Rewinds(Protocol):
 class ChainCheckpoint(Checkpoint):
     """Write ``checkpoints/last.ckpt`` every so many steps and at the end of the run.
 
-    The file is written beside and renamed, so that a kill at any moment leaves a whole one. It
-    runs after every other callback, so that it holds what they did in the same step. The loggers
-    write what they hold first, and forget what comes after the checkpoint when a run continues.
+    The checkpoint before it stays as ``previous.ckpt``. A kill at any moment leaves a whole one of
+    the two, of all processes. It runs after every other callback, so that it holds what they did in
+    the same step. The loggers write what they hold first, and forget what comes after the
+    checkpoint when a run continues.
 
     Args:
         every: Steps between checkpoints.
+        settings: The run's configuration, of plain values, which every checkpoint holds.
+        changes: What was changed in it where the run was continued, with the steps.
 
     Raises:
         ValueError: If ``every`` is not positive.
     """
 
-    def __init__(self, every: int = 500) -> None:
+    def __init__(
+        self,
+        every: int = 500,
+        settings: Mapping[str, Any] | None = None,
+        changes: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.every = every
+        self.every, self.settings, self.changes = every, settings, list(changes)
         self._began, self._before = time.monotonic(), 0.0
+        self._last_is_whole = True
 
     @property
     def seconds(self) -> float:
@@ -50,14 +61,19 @@ class ChainCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Note the duration."""
+        """Note the duration, the configuration, and how many files make up the checkpoint."""
+        processes = Processes.of(trainer)
         checkpoint["sgmcmc_seconds"] = self.seconds
+        checkpoint["sgmcmc_settings"] = json.dumps(self.settings)
+        checkpoint["sgmcmc_changes"] = json.dumps(self.changes)
+        checkpoint["sgmcmc_files"] = 1 if processes.data_parallel else processes.count
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Continue the duration, and take the loggers back to the checkpoint's step."""
         self._began, self._before = time.monotonic(), checkpoint.get("sgmcmc_seconds", 0.0)
+        self._last_is_whole = Path(str(trainer.ckpt_path)).name != PREVIOUS
         for logger in trainer.loggers:
             if isinstance(logger, Rewinds):
                 logger.rewind(checkpoint["global_step"])
@@ -71,11 +87,12 @@ class ChainCheckpoint(Checkpoint):
             self._save(trainer)
 
     def _save(self, trainer: L.Trainer) -> None:
-        path: Path = run_folder(trainer) / "checkpoints" / "last.ckpt"
+        path: Path = run_folder(trainer) / "checkpoints" / LAST
         for logger in trainer.loggers:
             logger.save()
-        temporary = path.with_name(".last.ckpt.tmp")
-        trainer.save_checkpoint(temporary, weights_only=False)
-        if Processes.of(trainer).rank == 0:
-            os.replace(own_checkpoint(trainer, temporary), own_checkpoint(trainer, path))
-        trainer.strategy.barrier("ChainCheckpoint")
+        own = own_checkpoint(trainer, path)
+        if Processes.of(trainer).rank == 0 and self._last_is_whole and own.exists():
+            keep_previous(own)
+        self._last_is_whole = True
+        trainer.strategy.barrier("ChainCheckpoint")  # all of the one before, then all of this one
+        trainer.save_checkpoint(path, weights_only=False)

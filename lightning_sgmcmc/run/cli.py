@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn
 
 import jsonargparse
 import lightning as L
+import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
@@ -23,12 +24,14 @@ from lightning_sgmcmc.callbacks import (
     ChainProgress,
     ReplicasDifferError,
 )
+from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, newest
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.run import class_switch
+from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
@@ -171,6 +174,7 @@ class ChainCLI(LightningCLI):
         name = getattr(sampler, "class_path", "chain").rsplit(".", 1)[-1].lower()
         self.folder = self._choose_folder(name, int(seed) if seed is not None else 0)
         self.resumed = self._checkpoint()
+        self.changes = changes(self.resumed, self.settings) if self.resumed else []
 
     def _choose_folder(self, sampler: str, seed: int) -> Path:
         given = self.config.out
@@ -192,7 +196,10 @@ class ChainCLI(LightningCLI):
                     "choose another --out"
                 )
             return None
-        path = self.folder / "checkpoints" / "last.ckpt" if wanted == "last" else Path(wanted)
+        folder = self.folder / "checkpoints"
+        if wanted == "last" and any((folder / name).is_file() for name in (LAST, PREVIOUS)):
+            return newest(folder)
+        path = folder / LAST if wanted == "last" else Path(wanted)
         if not path.is_file():
             raise CommandLineError(
                 f"there is no checkpoint {path}: nothing to continue; without --ckpt_path a run "
@@ -207,7 +214,9 @@ class ChainCLI(LightningCLI):
         loggers: list[Any] = [CSVLog(self.folder)]
         if own not in (None, True, False):
             loggers += own if isinstance(own, list) else [own]
-        self.checkpoints = ChainCheckpoint(self.config.checkpoint_every)
+        self.checkpoints = ChainCheckpoint(
+            self.config.checkpoint_every, self.settings, self.changes
+        )
         callbacks: list[L.Callback] = [self.checkpoints]
         if self.config.finish is not None:
             callbacks.append(NoStep())
@@ -241,13 +250,21 @@ class ChainCLI(LightningCLI):
             if check is not None:
                 check(self.model.chain)
 
-    @rank_zero_only
-    def write_config(self) -> None:
-        """Write the whole configuration, with which ``--config`` reruns the run."""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The whole configuration, with which ``--config`` reruns the run, of plain values."""
         config = self.config.clone()
         for key in ("config", "out", "ckpt_path", "finish", "until", "max_time"):
             config.pop(key, None)
-        text = self.parser.dump(config, skip_none=False, skip_validation=True)
+        found: dict[str, Any] = yaml.safe_load(
+            self.parser.dump(config, skip_none=False, skip_validation=True)
+        )
+        return found
+
+    @rank_zero_only
+    def write_config(self) -> None:
+        """Write the whole configuration."""
+        text = yaml.safe_dump(self.settings, sort_keys=False)
         write_beside(self.folder / "config.yaml", text)
 
 
@@ -298,8 +315,7 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
         fail("--until sampled runs in one process: take --trainer.devices=1")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "checkpoints").mkdir(exist_ok=True)
-    if cli.resumed is None:
-        cli.write_config()
+    cli.write_config()
     try:
         # A path, not None, tells Lightning to resume; weights_only refuses pickles.
         cli.trainer.fit(
@@ -311,7 +327,7 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
         if cli.trainer.interrupted:
             print(f"interrupted: continue with --out {folder} --ckpt_path last", file=sys.stderr)
             raise SystemExit(130)
-        finish(cli.trainer, cli.model, folder, cli.config.name, cli.checkpoints.seconds)
+        finish(cli.trainer, cli.model, folder, cli.config.name, cli.checkpoints)
     except _USER_ERRORS as error:
         fail(str(error))
     except _CHAIN_ERRORS as error:
