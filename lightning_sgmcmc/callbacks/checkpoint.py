@@ -52,6 +52,7 @@ class ChainCheckpoint(Checkpoint):
         self.every, self.settings, self.changes = every, settings, list(changes)
         self._began, self._before = time.monotonic(), 0.0
         self._last_is_whole = True
+        self._continued: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -71,12 +72,22 @@ class ChainCheckpoint(Checkpoint):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Continue the duration, and take the loggers back to the checkpoint's step."""
+        """Continue the duration, and note where the loggers are to go on."""
         self._began, self._before = time.monotonic(), checkpoint.get("sgmcmc_seconds", 0.0)
         self._last_is_whole = Path(str(trainer.ckpt_path)).name != PREVIOUS
-        for logger in trainer.loggers:
-            if isinstance(logger, Rewinds):
-                logger.rewind(checkpoint["global_step"])
+        self._continued = checkpoint["global_step"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the loggers back to the checkpoint's step, once nothing speaks against it."""
+        if self._continued is not None:
+            for logger in trainer.loggers:
+                if isinstance(logger, Rewinds):
+                    logger.rewind(self._continued)
+            self._continued = None
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Do so in a run that was continued with no step left."""
+        self.on_train_start(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any

@@ -117,8 +117,10 @@ class Distillation(L.Callback):
             return
         folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(folder / "student.safetensors", self.student.net.state_dict())
-        content = {"steps": self.student.steps, "metrics": self.measure(task_of(pl_module))}
+        path = folder / "student.safetensors"
+        sha256 = save_tensors(path, self.student.net.state_dict())
+        metrics = self.measure(task_of(pl_module))
+        content = {"steps": self.student.steps, "metrics": metrics, "sha256": sha256}
         write_beside(folder / "student.json", json.dumps(content, indent=1))
 
     def measure(self, task: Task) -> dict[str, dict[str, float]]:

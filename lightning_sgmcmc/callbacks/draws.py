@@ -29,7 +29,8 @@ class KeepDraws(L.Callback):
         self.budget, self.dtype = budget, dtype
         self._kept: KeptDraws | None = None
         self._restored: dict[str, Any] | None = None
-        self._fingerprint: fingerprint.Fingerprint = {}
+        self._target: fingerprint.Fingerprint = {}
+        self._data: fingerprint.Fingerprint = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Remove what killed runs in the same folder left of unfinished files."""
@@ -39,21 +40,27 @@ class KeepDraws(L.Callback):
             clear_temporary(folder, folder / "checkpoints", *samples)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note what is sampled."""
-        self._fingerprint = fingerprint.of_target(task_of(pl_module).chain)
+        """Note what is sampled.
+
+        Raises:
+            ValueError: If the run goes on with another target.
+        """
+        self._target = fingerprint.of_target(task_of(pl_module).chain)
+        if self._restored:
+            fingerprint.refuse_other(self._restored["target"], self._target)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Open the folder, refusing one that holds other draws, and restore what is to be.
 
         Raises:
             FileExistsError: If the folder holds draws and the run does not continue them.
-            ValueError: If the run goes on with another target or with other data.
+            ValueError: If the run goes on with other data.
         """
         task = task_of(pl_module)
         chain, sets = task.chain, held_out_sets(trainer)
-        self._fingerprint |= fingerprint.of_data(chain, training_data(trainer), sets)
+        self._data = fingerprint.of_data(chain, training_data(trainer), sets)
         if self._restored:
-            fingerprint.refuse_other(self._restored["fingerprint"], self._fingerprint)
+            fingerprint.refuse_other(self._restored["data"], self._data)
         due = chain.draws.count(trainer.max_steps) if trainer.max_steps > 0 else 0
         self._kept = task.kept = KeptDraws(
             chain,
@@ -97,7 +104,7 @@ class KeepDraws(L.Callback):
         """Return everything that was kept, but the files, and what the draws are of."""
         if self._kept is None:
             return self._restored or {}
-        return self._kept.state_dict() | {"fingerprint": self._fingerprint}
+        return self._kept.state_dict() | {"target": self._target, "data": self._data}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take in a checkpoint's state; the files follow when training starts."""

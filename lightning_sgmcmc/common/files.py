@@ -89,7 +89,7 @@ def flush_folder(folder: Path) -> None:
 def clear_temporary(*folders: Path) -> None:
     """Remove what processes that were killed left of unfinished files in some folders."""
     for folder in folders:
-        for path in folder.glob(f".*{_TEMPORARY}*"):
+        for path in folder.glob(f".*{_TEMPORARY}"):
             path.unlink(missing_ok=True)
 
 

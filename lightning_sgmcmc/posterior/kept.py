@@ -254,6 +254,7 @@ class KeptDraws:
         return {
             "num_draws": self.num_draws,
             "reference": self.reference,
+            "chains": list(self.chain.numbers),
             "draws": [[list(astuple(d)) for d in store.draws] for store in self._stores],
             "constants": self._stores[0].constants,
             "pieces": self._pieces.save(),

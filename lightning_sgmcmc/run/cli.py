@@ -31,6 +31,7 @@ from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.run import class_switch
+from lightning_sgmcmc.run.check import damage
 from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
@@ -135,6 +136,12 @@ class ChainCLI(LightningCLI):
             type=str | None,
             default=None,
             help="folder of a run: write its results and figures again, of its last checkpoint",
+        )
+        parser.add_argument(
+            "--check",
+            type=str | None,
+            default=None,
+            help="folder of a run: read all its files, and say what is damaged",
         )
         parser.add_argument(
             "--checkpoint_every", type=int, default=500, help="steps between checkpoints"
@@ -254,7 +261,7 @@ class ChainCLI(LightningCLI):
     def settings(self) -> dict[str, Any]:
         """The whole configuration, with which ``--config`` reruns the run, of plain values."""
         config = self.config.clone()
-        for key in ("config", "out", "ckpt_path", "finish", "until", "max_time"):
+        for key in ("config", "out", "ckpt_path", "finish", "check", "until", "max_time"):
             config.pop(key, None)
         found: dict[str, Any] = yaml.safe_load(
             self.parser.dump(config, skip_none=False, skip_validation=True)
@@ -289,6 +296,9 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         The run's folder, which is also the last line printed.
     """
     arguments = list(sys.argv[1:] if args is None else args)
+    checked = _value(arguments, "--check")
+    if checked is not None:
+        return _check(Path(checked))
     cli = _run(configs, arguments)
     folder = cli.folder
     if cli.config.until is not None:
@@ -296,6 +306,20 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         folder = rounds.follow(folder)
     if cli.trainer.is_global_zero:
         print(folder)
+    return folder
+
+
+def _check(folder: Path) -> Path:
+    """Say whether a run's files are sound; exit with status 2 where they are not."""
+    try:
+        found = damage(folder)
+    except FileNotFoundError as error:
+        fail(str(error))
+    for line in found:
+        print(line)
+    if found:
+        raise SystemExit(2)
+    print(f"{folder} is sound")
     return folder
 
 

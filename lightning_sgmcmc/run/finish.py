@@ -83,8 +83,11 @@ def _keep_fuller(folder: Path, num_draws: int) -> None:
     path = folder / "results.json"
     if not path.is_file():
         return
-    held = json.loads(path.read_text())["num_draws"]
-    if held > num_draws:
+    try:
+        held = json.loads(path.read_bytes())["num_draws"]
+    except (ValueError, KeyError, TypeError):  # damaged, and so written again
+        return
+    if isinstance(held, int) and held > num_draws:
         raise ValueError(
             f"{path} is of {held} draws, the checkpoint of {num_draws}: the results stay as they "
             "are; move them away to sum up the checkpoint"
