@@ -56,10 +56,10 @@ def _looks(folder: Path) -> Iterator[Callable[[], Any]]:
             yield lambda name=name, read=read: _named(folder / name, read)
     for chain in sorted((folder / "samples").glob("chain*")):
         yield from _draws(folder / "samples", int(chain.name.removeprefix("chain")))
-    for name in (LAST, PREVIOUS):
+    held = [n for n in (LAST, PREVIOUS) if (folder / "checkpoints" / n).is_file()]
+    for name in dict.fromkeys([LAST, *held] if held else []):
         path = folder / "checkpoints" / name
-        if path.is_file():
-            yield lambda path=path: verify_set(path)
+        yield lambda path=path: verify_set(path)
         for own in sorted(path.parent.glob(f"{name}*")):
             yield lambda own=own: _counted_on(own, folder / "samples")
 
