@@ -132,5 +132,5 @@ def _hash(tensors: Iterator[Tensor]) -> str:
         every = -(-tensor.numel() * tensor.element_size() // _READ) if tensor.dim() else 1
         part = tensor[:: max(1, every)] if tensor.dim() else tensor
         content = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(memoryview(content.numpy()))
+        digest.update(content.numpy().data)
     return f"{' and '.join(shapes) or 'of unknown content'} ({digest.hexdigest()[:16]})"

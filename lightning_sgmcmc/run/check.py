@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,27 +54,28 @@ def _looks(folder: Path) -> Iterator[Callable[[], Any]]:
     """Yield functions, each of which reads a part of a run and raises where it is damaged."""
     for name, read in _RECORDS.items():
         if (folder / name).is_file():
-            yield lambda name=name, read=read: _named(folder / name, read)
+            yield partial(_named, folder / name, read)
     for chain in sorted((folder / "samples").glob("chain*")):
         yield from _draws(folder / "samples", int(chain.name.removeprefix("chain")))
     held = [n for n in (LAST, PREVIOUS) if (folder / "checkpoints" / n).is_file()]
     for name in dict.fromkeys([LAST, *held] if held else []):
         path = folder / "checkpoints" / name
-        yield lambda path=path: verify_set(path)
+        yield partial(verify_set, path)
         for own in sorted(path.parent.glob(f"{name}*")):
-            yield lambda own=own: _counted_on(own, folder / "samples")
+            yield partial(_counted_on, own, folder / "samples")
 
 
 def _draws(samples: Path, chain: int) -> Iterator[Callable[[], Any]]:
     try:
         store = DrawStore.open(samples, chain)
     except (OSError, ValueError):
-        yield lambda: DrawStore.open(samples, chain) if DrawStore(samples, chain).begun else None
+        if DrawStore(samples, chain).begun:
+            yield partial(DrawStore.open, samples, chain)
         return
     if store.draws:
         yield store.load_constants
     for draw in store.draws:
-        yield lambda draw=draw: store.load(draw)
+        yield partial(store.load, draw)
 
 
 def _counted_on(checkpoint: Path, samples: Path) -> None:
@@ -91,7 +93,7 @@ def _counted_on(checkpoint: Path, samples: Path) -> None:
             verify(path, sha256)
 
 
-def _named(path: Path, read: Callable[[Path], None]) -> None:
+def _named(path: Path, read: Callable[[Path], Any]) -> None:
     """Read a record, naming it where it cannot be read."""
     try:
         read(path)
@@ -124,7 +126,7 @@ def _read_student(path: Path) -> None:
     verify(path.with_suffix(".safetensors"), json.loads(path.read_text())["sha256"])
 
 
-_RECORDS = {
+_RECORDS: dict[str, Callable[[Path], Any]] = {
     "config.yaml": _read_config,
     "metrics.csv": _read_metrics,
     "results.json": results.read,

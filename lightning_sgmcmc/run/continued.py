@@ -77,7 +77,7 @@ def _named(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested settings by the dotted names of the command line."""
     if not isinstance(settings, Mapping) or not settings:
         return {prefix.removesuffix("."): settings}
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in settings.items():
         found |= _named(value, prefix if key == "init_args" else f"{prefix}{key}.")
     return found
