@@ -63,11 +63,6 @@ class DrawStore:
         """The file that lists the draws."""
         return self.folder / "index.json"
 
-    @property
-    def begun(self) -> bool:
-        """Whether a draw was written, or begun to be."""
-        return self.index.is_file() or any(self.folder.glob("step_*.safetensors"))
-
     @classmethod
     def open(cls, folder: Path, chain: int = 0) -> DrawStore:
         """Open a chain's draws for reading.

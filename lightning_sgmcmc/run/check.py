@@ -66,11 +66,12 @@ def _looks(folder: Path) -> Iterator[Callable[[], Any]]:
 
 
 def _draws(samples: Path, chain: int) -> Iterator[Callable[[], Any]]:
+    if not DrawStore(samples, chain).index.is_file():  # none was kept yet
+        return
     try:
         store = DrawStore.open(samples, chain)
     except (OSError, ValueError):
-        if DrawStore(samples, chain).begun:
-            yield partial(DrawStore.open, samples, chain)
+        yield partial(DrawStore.open, samples, chain)
         return
     if store.draws:
         yield store.load_constants
@@ -86,6 +87,12 @@ def _counted_on(checkpoint: Path, samples: Path) -> None:
     numbers = kept["chains"]
     Pieces(samples / f"chain{numbers[0]}" / "traces", writes=False).load(kept["pieces"])
     for number, rows in zip(numbers, kept["draws"], strict=True):
+        index = DrawStore(samples, number).index
+        if rows and not index.is_file():
+            raise FileNotFoundError(
+                f"{index} is missing: continue the run from its last checkpoint, which writes it "
+                "again"
+            )
         for _, file, _, sha256 in rows:
             path = samples / f"chain{number}" / file
             if not path.is_file():
