@@ -79,6 +79,7 @@ class ChainCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take the loggers back to the checkpoint's step, once nothing speaks against it."""
+        (run_folder(trainer) / "checkpoints").mkdir(parents=True, exist_ok=True)
         if self._continued is not None:
             for logger in trainer.loggers:
                 if isinstance(logger, Rewinds):
@@ -99,6 +100,11 @@ class ChainCheckpoint(Checkpoint):
 
     def _save(self, trainer: L.Trainer) -> None:
         path: Path = run_folder(trainer) / "checkpoints" / LAST
+        if not path.parent.is_dir():  # it would be made again, without the draws
+            raise FileNotFoundError(
+                f"the folder {path.parent} is gone: put it back and continue from its last "
+                "checkpoint"
+            )
         for logger in trainer.loggers:
             logger.save()
         own = own_checkpoint(trainer, path)

@@ -31,6 +31,10 @@ def written_whole(path: Path) -> Iterator[Path]:
     Raises:
         OSError: If the disk is full, or the folder is read-only or gone.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {path.parent} is gone: put it back and continue from its last checkpoint"
+        )
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         yield temporary

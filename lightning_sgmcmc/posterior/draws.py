@@ -91,8 +91,13 @@ class DrawStore:
         self._constants = save_tensors(self.folder / _CONSTANTS, tensors)
 
     def save(self, step: int, weights: Mapping[str, Tensor], weight: float) -> None:
-        """Write one draw, then the index."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Write one draw, then the index.
+
+        Raises:
+            OSError: If the disk is full, or the folder is read-only or gone.
+        """
+        if not self.draws:
+            self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step_{step}.safetensors"
         dtype = DTYPES[self.dtype]
         digest = save_tensors(

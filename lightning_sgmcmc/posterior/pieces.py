@@ -88,7 +88,8 @@ class Pieces:
             first = self._count - len(self._numbers) + 1
             name, digest = f"{first}-{self._count}.safetensors", ""
             if self._writes:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                if not self._pieces:
+                    self.folder.mkdir(parents=True, exist_ok=True)
                 digest = save_tensors(
                     self.folder / name,
                     {kind: torch.stack(rows) for kind, rows in self._rows.items()},

@@ -257,3 +257,29 @@ def test_a_full_disk_loses_nothing(
         shutil.rmtree(folder)
         fit(folder, 22)
     assert equal(folder, whole)
+
+
+class At(ChainCheckpoint):
+    """Does something right after a step, and nothing else."""
+
+    def __init__(self, step: int, act: Any) -> None:
+        super().__init__(10**9)
+        self.step, self.act = step, act
+
+    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        if trainer.global_step == self.step:
+            self.act()
+
+
+@pytest.mark.parametrize("step", [7, 9, 10, 15])
+def test_a_folder_that_vanishes_stops_the_run(tmp_path: Path, whole: Path, step: int) -> None:
+    """It is not made again, and the run goes on once it is back."""
+    folder, away = tmp_path / "run", tmp_path / "away"
+    vanish = At(step, lambda: folder.rename(away))
+    run = trainer(folder, 22, [ChainCheckpoint(4), vanish])
+    with pytest.raises(FileNotFoundError, match=f"the folder {folder}.* is gone"):
+        run.fit(module(), datamodule=ToyData(), weights_only=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    away.rename(folder)
+    fit(folder, 22, newest(folder / "checkpoints"))
+    assert equal(folder, whole)
