@@ -113,9 +113,9 @@ class Distillation(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write the student and its metrics."""
+        folder = run_folder(trainer)  # which all processes ask for together
         if not self.student.steps or not trainer.is_global_zero:
             return
-        folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "student.safetensors"
         sha256 = save_tensors(path, self.student.net.state_dict())

@@ -34,8 +34,8 @@ class KeepDraws(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Remove what killed runs in the same folder left of unfinished files."""
+        folder = run_folder(trainer)  # which all processes ask for together
         if stage == "fit" and trainer.is_global_zero:
-            folder = run_folder(trainer)
             samples = [*folder.glob("samples/chain*"), *folder.glob("samples/chain*/traces")]
             clear_temporary(folder, folder / "checkpoints", *samples)
 
