@@ -76,7 +76,7 @@ def verify_checkpoint(path: Path) -> None:
         size = max(0, path.stat().st_size - len(_checksum(io.BytesIO())))
         if _checksum(file, size) == file.read():
             return
-    other = path.with_name(path.name.replace(LAST, PREVIOUS)) if LAST in path.name else "another"
+    other = path.with_name(PREVIOUS) if path.name.startswith(LAST) else "another"
     raise DamagedFileError(
         f"{path} is damaged, or not a checkpoint of this version of lightning-sgmcmc: continue "
         f"from {other}, or run the chain anew; load_posterior still reads the draws"
