@@ -16,9 +16,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.callbacks import ChainGuard, FlushSubnormals, KeepDraws
+from lightning_sgmcmc.callbacks.checkpoint_files import write_whole_checkpoints
+from lightning_sgmcmc.callbacks.draws import training_data
 from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
-from lightning_sgmcmc.chain import BatchStream, Chain, OptimizerBurnIn, Starts, Task, checks
+from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Starts, Task, checks
 from lightning_sgmcmc.chain.processes import Processes, leave_at_exit
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.samplers import Sampler
@@ -157,6 +159,7 @@ class SGMCMCModule(Task, L.LightningModule):
             leave_at_exit()
         if stage == "fit":
             refuse_biasing_trainer(self.trainer)
+            write_whole_checkpoints(self.trainer)
             checks.check_length(self.trainer.max_steps, self.chain.draws)
             self.select()
             self.chain.place(Processes.of(self.trainer))
@@ -175,11 +178,7 @@ class SGMCMCModule(Task, L.LightningModule):
 
     def on_train_start(self) -> None:
         """Bind data, N and target to the sampler, and say what is not the true posterior."""
-        loader = self.trainer.train_dataloader
-        if isinstance(loader, BatchStream):
-            # As Lightning converts batches that it fetches itself, for precision "64-true".
-            loader.tensors = self.trainer.precision_plugin.convert_input(loader.tensors)
-        self.chain.bind(loader)
+        self.chain.bind(training_data(self.trainer))
         for note in self.chain.notes():
             rank_zero_info(f"Note: {note}")
         self.chain.steps = self.global_step

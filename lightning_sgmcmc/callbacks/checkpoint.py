@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +12,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 
+from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, keep_previous
 from lightning_sgmcmc.callbacks.run import run_folder
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain.processes import Processes, own_checkpoint
@@ -27,9 +29,10 @@ class Rewinds(Protocol):
 class ChainCheckpoint(Checkpoint):
     """Write ``checkpoints/last.ckpt`` every so many steps and at the end of the run.
 
-    The file is written beside and renamed, so that a kill at any moment leaves a whole one. It
-    runs after every other callback, so that it holds what they did in the same step. The loggers
-    write what they hold first, and forget what comes after the checkpoint when a run continues.
+    The checkpoint before it stays as ``previous.ckpt``. A kill at any moment leaves a whole one of
+    the two, of all processes. It runs after every other callback, so that it holds what they did in
+    the same step. The loggers write what they hold first, and forget what comes after the
+    checkpoint when a run continues.
 
     SIGTERM and SIGINT let the step in hand end; then the chain is saved, on all processes alike,
     and :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit.
@@ -37,16 +40,27 @@ class ChainCheckpoint(Checkpoint):
     Args:
         every: Steps between checkpoints.
         stop: Listens for the signals; None for a listener of its own.
+        settings: The run's configuration, of plain values, which every checkpoint holds.
+        changes: What was changed in it where the run was continued, with the steps.
 
     Raises:
         ValueError: If ``every`` is not positive.
     """
 
-    def __init__(self, every: int = 500, stop: StopSignal | None = None) -> None:
+    def __init__(
+        self,
+        every: int = 500,
+        stop: StopSignal | None = None,
+        settings: Mapping[str, Any] | None = None,
+        changes: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.every, self._stop = every, stop or StopSignal()
+        self.every, self.settings, self.changes = every, settings, list(changes)
+        self._stop = stop or StopSignal()
         self._began, self._before = time.monotonic(), 0.0
+        self._last_is_whole = True
+        self._continued: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -56,23 +70,39 @@ class ChainCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Note the duration."""
+        """Note the duration, the configuration, and how many files make up the checkpoint."""
+        processes = Processes.of(trainer)
         checkpoint["sgmcmc_seconds"] = self.seconds
+        checkpoint["sgmcmc_settings"] = json.dumps(self.settings)
+        checkpoint["sgmcmc_changes"] = json.dumps(self.changes)
+        checkpoint["sgmcmc_files"] = 1 if processes.data_parallel else processes.count
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Continue the duration, and take the loggers back to the checkpoint's step."""
+        """Continue the duration, and note where the loggers are to go on."""
         self._began, self._before = time.monotonic(), checkpoint.get("sgmcmc_seconds", 0.0)
-        for logger in trainer.loggers:
-            if isinstance(logger, Rewinds):
-                logger.rewind(checkpoint["global_step"])
-
-    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Take the signals from Lightning, whose handler waits for the other processes."""
-        self._stop.wait_for_step()
+        self._last_is_whole = Path(str(trainer.ckpt_path)).name != PREVIOUS
+        self._continued = checkpoint["global_step"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the signals, and the loggers back to the checkpoint's step."""
+        self._stop.wait_for_step()
+        self._rewind(trainer)
+
+    def _rewind(self, trainer: L.Trainer) -> None:
+        (run_folder(trainer) / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if self._continued is not None:
+            for logger in trainer.loggers:
+                if isinstance(logger, Rewinds):
+                    logger.rewind(self._continued)
+            self._continued = None
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Rewind in a run that was continued with no step left, which Lightning does not start."""
+        self._rewind(trainer)
+
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take the signals from Lightning, whose handler waits for the other processes."""
         self._stop.wait_for_step()
 
@@ -111,11 +141,17 @@ class ChainCheckpoint(Checkpoint):
         return int(number)
 
     def _save(self, trainer: L.Trainer) -> None:
-        path: Path = run_folder(trainer) / "checkpoints" / "last.ckpt"
+        path: Path = run_folder(trainer) / "checkpoints" / LAST
+        if not path.parent.is_dir():  # it would be made again, without the draws
+            raise FileNotFoundError(
+                f"the folder {path.parent} is gone: put it back and continue from its last "
+                "checkpoint"
+            )
         for logger in trainer.loggers:
             logger.save()
-        temporary = path.with_name(".last.ckpt.tmp")
-        trainer.save_checkpoint(temporary, weights_only=False)
-        if Processes.of(trainer).rank == 0:
-            os.replace(own_checkpoint(trainer, temporary), own_checkpoint(trainer, path))
-        trainer.strategy.barrier("ChainCheckpoint")
+        own = own_checkpoint(trainer, path)
+        if Processes.of(trainer).rank == 0 and self._last_is_whole and own.exists():
+            keep_previous(own)
+        self._last_is_whole = True
+        trainer.strategy.barrier("ChainCheckpoint")  # all of the one before, then all of this one
+        trainer.save_checkpoint(path, weights_only=False)

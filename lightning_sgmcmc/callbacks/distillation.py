@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from lightning_sgmcmc.callbacks.run import record, run_folder, task_of
 from lightning_sgmcmc.chain import BatchStream, Chain, Task
+from lightning_sgmcmc.common.files import save_tensors, write_beside
 from lightning_sgmcmc.metrics import Categorical, Prediction, label_nll
 from lightning_sgmcmc.posterior.distill import (
     MakeOptimizer,
     Student,
     check_probabilities,
 )
-from lightning_sgmcmc.posterior.draws import save_tensors, write_beside
 from lightning_sgmcmc.posterior.held_out import MEASURED, evaluating
 
 
@@ -113,12 +113,14 @@ class Distillation(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write the student and its metrics."""
+        folder = run_folder(trainer)  # which all processes ask for together
         if not self.student.steps or not trainer.is_global_zero:
             return
-        folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(folder / "student.safetensors", self.student.net.state_dict())
-        content = {"steps": self.student.steps, "metrics": self.measure(task_of(pl_module))}
+        path = folder / "student.safetensors"
+        sha256 = save_tensors(path, self.student.net.state_dict())
+        metrics = self.measure(task_of(pl_module))
+        content = {"steps": self.student.steps, "metrics": metrics, "sha256": sha256}
         write_beside(folder / "student.json", json.dumps(content, indent=1))
 
     def measure(self, task: Task) -> dict[str, dict[str, float]]:

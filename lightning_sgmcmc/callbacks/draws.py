@@ -8,9 +8,11 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from lightning_sgmcmc.callbacks import fingerprint
 from lightning_sgmcmc.callbacks.guard import ChainDivergedError
 from lightning_sgmcmc.callbacks.run import received, record, run_folder, task_of
-from lightning_sgmcmc.chain import checks
+from lightning_sgmcmc.chain import BatchStream, checks
+from lightning_sgmcmc.common.files import clear_temporary
 from lightning_sgmcmc.posterior.held_out import MEASURED, HeldOut
 from lightning_sgmcmc.posterior.kept import KeptDraws
 
@@ -27,19 +29,42 @@ class KeepDraws(L.Callback):
         self.budget, self.dtype = budget, dtype
         self._kept: KeptDraws | None = None
         self._restored: dict[str, Any] | None = None
+        self._target: fingerprint.Fingerprint = {}
+        self._data: fingerprint.Fingerprint = {}
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Remove what killed runs in the same folder left of unfinished files."""
+        folder = run_folder(trainer)  # which all processes ask for together
+        if stage == "fit" and trainer.is_global_zero:
+            samples = [*folder.glob("samples/chain*"), *folder.glob("samples/chain*/traces")]
+            clear_temporary(folder, folder / "checkpoints", *samples)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note what is sampled.
+
+        Raises:
+            ValueError: If the run goes on with another target.
+        """
+        self._target = fingerprint.of_target(task_of(pl_module).chain)
+        if self._restored:
+            fingerprint.refuse_other(self._restored["target"], self._target)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Open the folder, refusing one that holds other draws, and restore what is to be.
 
         Raises:
             FileExistsError: If the folder holds draws and the run does not continue them.
+            ValueError: If the run goes on with other data.
         """
         task = task_of(pl_module)
-        chain = task.chain
+        chain, sets = task.chain, held_out_sets(trainer)
+        self._data = fingerprint.of_data(chain, training_data(trainer), sets)
+        if self._restored:
+            fingerprint.refuse_other(self._restored["data"], self._data)
         due = chain.draws.count(trainer.max_steps) if trainer.max_steps > 0 else 0
         self._kept = task.kept = KeptDraws(
             chain,
-            held_out_sets(trainer),
+            sets,
             run_folder(trainer) / "samples",
             budget=self.budget,
             dtype=self.dtype,
@@ -48,7 +73,7 @@ class KeepDraws(L.Callback):
         if self._restored:
             self._kept.load_state_dict(self._restored)
         else:
-            self._kept.refuse_others()
+            self._kept.begin()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
@@ -76,12 +101,23 @@ class KeepDraws(L.Callback):
             self.on_train_start(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that was kept, but the files."""
-        return self._kept.state_dict() if self._kept is not None else self._restored or {}
+        """Return everything that was kept, but the files, and what the draws are of."""
+        if self._kept is None:
+            return self._restored or {}
+        return self._kept.state_dict() | {"target": self._target, "data": self._data}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take in a checkpoint's state; the files follow when training starts."""
         self._restored = state_dict
+
+
+def training_data(trainer: L.Trainer) -> Any:
+    """Return the loader of the training data, in the run's precision if it is a BatchStream."""
+    loader = trainer.train_dataloader
+    if isinstance(loader, BatchStream):
+        # As Lightning converts batches that it fetches itself, for precision "64-true".
+        loader.tensors = trainer.precision_plugin.convert_input(loader.tensors)
+    return loader
 
 
 def held_out_sets(trainer: L.Trainer) -> dict[str, HeldOut]:

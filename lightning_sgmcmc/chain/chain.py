@@ -82,6 +82,7 @@ class Chain:
         head: The head that is integrated out; None for none.
         stream: The minibatch stream; None where a loader of another kind is used.
         loader: What :meth:`bind` was given.
+        num_data: N where it was given, None where the data tell.
         auto_gradients: Whether the gradient estimator is to be chosen, and has not been.
         target: The potential; None before :meth:`bind`.
         gradients: The gradient estimator, this chain's own.
@@ -106,7 +107,7 @@ class Chain:
         collapse_head: bool = False,
     ) -> None:
         self.task, self.draws, self.freezes = task, draws, freezes
-        self.num_chains, self._num_data = num_chains, num_data
+        self.num_chains, self.num_data = num_chains, num_data
         self._make_sampler, self._make_schedule = make_sampler, make_schedule
         self._burn_in_optimizer = burn_in_optimizer
         # A copy: the centre of one chain is not that of another.
@@ -229,7 +230,7 @@ class Chain:
                 sampler.batches,
                 sampler.num_chains,
             )
-        sampler.num_data = self._num_data or checks.training_set_size(loader)
+        sampler.num_data = self.num_data or checks.training_set_size(loader)
         sampler.batch_size = checks.batch_size(loader, processes.size)
         checks.check_batches(sampler, self.stream)
         checks.check_gradients(sampler, self.gradients, self.stream)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from arviz_stats.base.array import array_stats
 from numpy.typing import ArrayLike
 
+from lightning_sgmcmc.diagnostics.arviz import array_stats
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, Array, as_traces, columns, standardised
 
 _STATS: Any = array_stats

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from arviz_stats.base.array import array_stats
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from scipy.stats import rankdata
+
+from lightning_sgmcmc.diagnostics.arviz import array_stats
 
 Array = NDArray[np.float64]
 

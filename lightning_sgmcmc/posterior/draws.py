@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from lightning_sgmcmc.common.files import DamagedFileError, save_tensors, verify, write_beside
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def write_beside(path: Path, text: str) -> None:
-    """Write a text file beside ``path`` and rename it, so that no half of it is ever seen."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file beside ``path`` and rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # Copies, because safetensors refuses tensors that share memory, such as tied buffers.
-    copies = {
-        name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, t in tensors.items()
-    }
-    save_file(copies, temporary)
-    os.replace(temporary, path)
+_CONSTANTS = "constants.safetensors"
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One entry of the index: the step, the file's name and the weight in averages."""
+    """One entry of the index: the step, the file's name, the weight in averages, the checksum.
+
+    The checksum is empty for draws of a run that had none.
+    """
 
     step: int
     file: str
     weight: float
+    sha256: str = ""
 
 
 class DrawStore:
     """The folder ``samples/chain<c>`` of a run.
 
     ``step_<k>.safetensors`` holds the sampled weights after k steps, ``constants.safetensors``
-    what is not sampled (buffers, frozen weights), ``index.json`` the draws in order. A file is
-    in the index only once it is whole.
+    what is not sampled (buffers, frozen weights), ``index.json`` the draws in order, with the
+    SHA-256 of each file and of itself. A file is in the index only once it is whole. A file is
+    compared with its checksum when it is first read.
 
     Args:
         folder: The run's ``samples`` folder.
@@ -65,9 +55,12 @@ class DrawStore:
         self.folder = Path(folder) / f"chain{chain}"
         self.dtype = dtype
         self.draws: list[Draw] = []
+        self._constants = ""  # their checksum
+        self._verified: set[str] = set()
 
     @property
-    def _index(self) -> Path:
+    def index(self) -> Path:
+        """The file that lists the draws."""
         return self.folder / "index.json"
 
     @classmethod
@@ -76,64 +69,142 @@ class DrawStore:
 
         Raises:
             FileNotFoundError: If there is no index, or a draw that it names is missing.
+            DamagedFileError: If the index is not what was written.
         """
         store = cls(folder, chain)
-        if not store._index.is_file():
+        if not store.index.is_file():
             raise FileNotFoundError(f"{store.folder} holds no index.json: no draw was kept there")
-        content = json.loads(store._index.read_text())
-        store.dtype = content["dtype"]
+        content = _read_index(store.index)
+        store.dtype, store._constants = content["dtype"], content.get("constants", "")
         store.draws = [Draw(**entry) for entry in content["draws"]]
         for draw in store.draws:
             if not (store.folder / draw.file).is_file():
-                raise FileNotFoundError(f"{store.folder / draw.file} is in the index but missing")
+                raise FileNotFoundError(
+                    f"{store.folder / draw.file} is in the index but missing: restore it from a "
+                    "copy, or run the chain anew"
+                )
         return store
 
     def save_constants(self, tensors: Mapping[str, Tensor]) -> None:
         """Write what every draw shares."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(self.folder / "constants.safetensors", tensors)
+        self._constants = save_tensors(self.folder / _CONSTANTS, tensors)
 
     def save(self, step: int, weights: Mapping[str, Tensor], weight: float) -> None:
-        """Write one draw, then the index."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Write one draw, then the index.
+
+        Raises:
+            OSError: If the disk is full, or the folder is read-only or gone.
+        """
+        if not self.draws:
+            self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step_{step}.safetensors"
         dtype = DTYPES[self.dtype]
-        save_tensors(
+        digest = save_tensors(
             self.folder / name,
             {k: t.to(dtype) if t.is_floating_point() else t for k, t in weights.items()},
         )
-        self.draws.append(Draw(step, name, weight))
+        self.draws.append(Draw(step, name, weight, digest))
         self._write_index()
 
-    def rewind(self, draws: list[Draw]) -> None:
+    def rewind(self, draws: list[Draw], constants: str = "") -> None:
         """Return to an earlier index, removing the files of later draws.
+
+        Args:
+            draws: Of that index.
+            constants: The checksum of ``constants.safetensors`` then.
 
         Raises:
             FileNotFoundError: If an earlier draw's file is missing.
+            DamagedFileError: If one is not what was written.
         """
         for draw in draws:
             if not (self.folder / draw.file).is_file():
                 raise FileNotFoundError(
-                    f"the checkpoint counts on {self.folder / draw.file}, which is missing"
+                    f"the checkpoint counts on {self.folder / draw.file}, which is missing: "
+                    "restore it from a copy, or run the chain anew"
                 )
+            verify(self.folder / draw.file, draw.sha256)
         known = {draw.file for draw in draws}
         if self.folder.is_dir():
-            for file in [*self.folder.glob("step_*.safetensors"), *self.folder.glob(".*.tmp")]:
+            for file in self.folder.glob("step_*.safetensors"):
                 if file.name not in known:
                     file.unlink()
-            self.draws = list(draws)
+            self.draws, self._constants = list(draws), constants
             self._write_index()
 
     def load(self, draw: Draw) -> dict[str, Tensor]:
-        """Return one draw's weights, in float32 where they were stored in a shorter type."""
-        tensors = load_file(self.folder / draw.file)
+        """Return one draw's weights, in float32 where they were stored in a shorter type.
+
+        Raises:
+            FileNotFoundError: If the file is missing.
+            DamagedFileError: If it is not what was written, or holds a weight that is not finite.
+        """
+        tensors = self._read(draw.file, draw.sha256)
+        for name, tensor in tensors.items():
+            if not bool(tensor.isfinite().all()):
+                raise DamagedFileError(
+                    f"{self.folder / draw.file} is no draw: {name} holds a value that is not "
+                    "finite; restore the file from a copy, or run the chain anew"
+                )
         return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
 
     def load_constants(self) -> dict[str, Tensor]:
-        """Return what every draw shares."""
-        return load_file(self.folder / "constants.safetensors")
+        """Return what every draw shares.
+
+        Raises:
+            FileNotFoundError: If the file is missing.
+            DamagedFileError: If it is not what was written.
+        """
+        return self._read(_CONSTANTS, self._constants)
+
+    @property
+    def constants(self) -> str:
+        """The checksum of what every draw shares; empty if there is none."""
+        return self._constants
+
+    def _read(self, name: str, digest: str) -> dict[str, Tensor]:
+        path = self.folder / name
+        if name not in self._verified:
+            verify(path, digest)
+            self._verified.add(name)
+        try:
+            return load_file(path)
+        except Exception as error:  # of a type that safetensors does not share with Python's
+            raise DamagedFileError(
+                f"{path} is damaged ({error}): restore it from a copy, or run the chain anew"
+            ) from error
 
     def _write_index(self) -> None:
         entries = [asdict(draw) for draw in self.draws]
-        content = json.dumps({"schema": 1, "dtype": self.dtype, "draws": entries}, indent=1)
-        write_beside(self._index, content)
+        content = {
+            "schema": 2,
+            "dtype": self.dtype,
+            "constants": self._constants,
+            "draws": entries,
+        }
+        content["sha256"] = _digest(content)
+        write_beside(self.index, json.dumps(content, indent=1))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    """Return the content of an index.
+
+    Raises:
+        DamagedFileError: If it is not what was written.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        digest = content.pop("sha256", None)
+        if content["schema"] == 1 or digest == _digest(content):
+            return content
+    except (ValueError, TypeError, AttributeError, KeyError):  # no JSON, or no index
+        pass
+    raise DamagedFileError(
+        f"{path} is damaged: continue the run from its last checkpoint, which writes it again, or "
+        "restore it from a copy"
+    )

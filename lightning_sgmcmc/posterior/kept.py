@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.held_out import MEASURED, HeldOut
+from lightning_sgmcmc.posterior.pieces import Pieces
 from lightning_sgmcmc.posterior.probes import Probes, place_names, spread_evenly
 
 Array = NDArray[np.float64]
+
+#: Name of the draws' weights in averages among the traces.
+_WEIGHTS = "weights in averages"
 
 
 class KeptDraws:
@@ -38,7 +43,6 @@ class KeptDraws:
 
     Attributes:
         num_draws: Draws of each chain kept so far, written or not.
-        history: One row of numbers per draw, for the trace; means over the chains.
         reference: Metrics of the network where burn-in ended, per held-out set.
         probes: Traces of some weights, of grad U and of predictions over all draws.
     """
@@ -55,22 +59,27 @@ class KeptDraws:
     ) -> None:
         self.chain, self.held_out, self.budget = chain, held_out, budget
         self.num_draws = 0
-        self.history: list[dict[str, float]] = []
         self.reference: dict[str, dict[str, float]] = {}
         first = next(iter(held_out.values()), None)
-        self.probes = Probes(chain, first.first if first is not None else None)
-        self._folder = folder
+        self._folder, self._writes = folder, chain.processes.rank == 0
         self._stores = [DrawStore(folder, c, dtype) for c in chain.numbers]
+        # Beside the draws of this process's first chain, for all its chains.
+        self._pieces = Pieces(self._stores[0].folder / "traces", self._writes)
+        self.probes = Probes(chain, self._pieces, first.first if first is not None else None)
         self._stride = max(1, math.ceil(due / budget)) if budget else 1
-        self._writes = chain.processes.rank == 0
         self._ensembles: dict[str, PosteriorEnsemble] = {}
         self._totals: dict[str, Tensor] = {}
         self._mean: list[Tensor] = []
         self._mean_weight = 0.0
         self._weights: list[float] = []
 
-    def refuse_others(self) -> None:
-        """Refuse a folder that holds the draws of another run.
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """One row of numbers per draw, for the trace; means over the chains."""
+        return self._pieces.numbers()
+
+    def begin(self) -> None:
+        """Begin without a draw, and refuse a folder that holds those of another run.
 
         Raises:
             FileExistsError: If it does.
@@ -80,6 +89,7 @@ class KeptDraws:
                 f"{self._folder} already holds draws of a run: choose another folder, or continue "
                 "that run from its checkpoint"
             )
+        self._pieces.clear()
 
     def measure_burn_in(self) -> None:
         """Measure the network where burn-in ended on the held-out sets."""
@@ -120,8 +130,8 @@ class KeptDraws:
             if name in chain.task.followed:
                 values = chain.task.metrics(ensemble.compute(), data.examples)
                 row |= {f"{name}/ensemble_{key}": value for key, value in values.items()}
-        self.probes.record(chain, probed)
-        self.history.append(row)
+        found = self.probes.record(chain, probed)
+        self._pieces.add(found | {_WEIGHTS: torch.tensor(weight, dtype=torch.float64)}, row)
         return row
 
     def _write(self, states: list[dict[str, Tensor]], weight: float) -> None:
@@ -231,7 +241,10 @@ class KeptDraws:
         return names, np.stack(chains)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the index, the ensembles (joined over processes) and the mean of the weights."""
+        """Return the index, the ensembles (joined over processes) and the mean of the weights.
+
+        What grows with every draw is written as a piece of its own.
+        """
         ensembles = {}
         for name, ensemble in self._ensembles.items():
             with ensemble.sync_context():
@@ -240,10 +253,11 @@ class KeptDraws:
                 }
         return {
             "num_draws": self.num_draws,
-            "history": self.history,
             "reference": self.reference,
-            "draws": [[d.step, d.file, d.weight] for d in self._stores[0].draws],
-            "weights": self._weights,
+            "chains": list(self.chain.numbers),
+            "draws": [[list(astuple(d)) for d in store.draws] for store in self._stores],
+            "constants": self._stores[0].constants,
+            "pieces": self._pieces.save(),
             "probes": self.probes.state_dict(),
             "ensembles": ensembles,
             "totals": {name: self._joined(total) for name, total in self._totals.items()},
@@ -256,17 +270,18 @@ class KeptDraws:
 
         Raises:
             FileNotFoundError: If a draw's file is missing.
+            DamagedFileError: If a draw or a piece is not what was written.
         """
         device = self.chain.device
-        self.num_draws, self.history = state["num_draws"], list(state["history"])
-        self.reference = dict(state["reference"])
-        draws = [Draw(step, file, weight) for step, file, weight in state["draws"]]
-        self._weights = list(state["weights"])
+        self.num_draws, self.reference = state["num_draws"], dict(state["reference"])
+        self._pieces.load(state["pieces"])
+        self._weights = self._pieces.of(_WEIGHTS).flatten().tolist()
         self.probes.load_state_dict(state["probes"], device)
-        for store in self._stores:
+        for store, rows in zip(self._stores, state["draws"], strict=True):
+            draws = [Draw(*row) for row in rows]
             if self._writes:
-                store.rewind(draws)
-            store.draws = list(draws)
+                store.rewind(draws, state["constants"])
+            store.draws = draws
         self._mean = [m.to(device) for m in state["mean"]]
         self._mean_weight = state["mean_weight"]
         for name, total in state["totals"].items():

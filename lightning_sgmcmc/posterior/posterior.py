@@ -14,8 +14,9 @@ from torch.nn.parameter import is_lazy
 
 from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.chain.selection import mismatched
+from lightning_sgmcmc.common.files import save_tensors
 from lightning_sgmcmc.metrics import Prediction
-from lightning_sgmcmc.posterior.draws import Draw, DrawStore, save_tensors
+from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.law import PredictiveLaw
 from lightning_sgmcmc.posterior.predict import (
     MEMORY,

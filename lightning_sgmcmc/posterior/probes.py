@@ -1,4 +1,4 @@
-"""What every draw leaves in memory for the diagnostics."""
+"""What every draw leaves for the diagnostics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lightning_sgmcmc.posterior.directions import (
     examples_needed,
     find_directions,
 )
+from lightning_sgmcmc.posterior.pieces import Pieces
 from lightning_sgmcmc.posterior.predict import cut
 from lightning_sgmcmc.target import Batch
 
@@ -30,7 +31,8 @@ _WEIGHTS, _FEWEST = 1024, 16
 _BATCHES, _STEPS_A_BATCH = 8, 4
 #: Minibatches of the curvature by which directions are found.
 _CURVATURE_BATCHES = 4
-_KINDS = ("weights", "forces", "predictions")
+#: What the kinds of the directions' traces begin with.
+_FOLLOWED = "followed/"
 
 
 def spread_evenly(weights: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
@@ -65,14 +67,15 @@ class Probes:
 
     Args:
         chain: The chain.
+        pieces: Where the traces are kept.
         probes: A batch whose predictions count for the directions; None takes training examples.
     """
 
-    def __init__(self, chain: Chain, probes: Batch | None = None) -> None:
+    def __init__(self, chain: Chain, pieces: Pieces, probes: Batch | None = None) -> None:
         count = max(_FEWEST, _WEIGHTS // chain.num_chains)
         state = chain.state(0)
         places = spread_evenly({name: state[name] for name in chain.moved}, count)
-        self._places, self._probes = list(places.values()), probes
+        self._places, self._pieces, self._probes = list(places.values()), pieces, probes
         self._examples: int | None = None  # of the batch, as many as count
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
@@ -80,11 +83,9 @@ class Probes:
         self.layers = {name: len(chosen) for name, chosen in places.items() if len(chosen)}
         #: The directions that are followed, from the first draw on; None where grad U is not known.
         self.directions: FollowedDirections | None = None
-        self._traces: dict[str, list[Tensor]] = {kind: [] for kind in _KINDS}
-        self._followed: dict[str, list[Tensor]] = {kind: [] for kind in TRACES}
 
-    def record(self, chain: Chain, predictions: Tensor | None) -> None:
-        """Take in the present state as a draw.
+    def record(self, chain: Chain, predictions: Tensor | None) -> dict[str, Tensor]:
+        """Return what the present state leaves as a draw, by the kind of trace.
 
         Args:
             chain: The chain.
@@ -92,20 +93,20 @@ class Probes:
         """
         sampler, target = chain.sampler, chain.target
         dims = sampler.chain_dims
-        self._traces["weights"].append(self._pick(sampler.params, dims))
+        found = {"weights": self._pick(sampler.params, dims)}
         if chain.stream is not None and target is not None:
             if self._probes is not None and self._examples is None and sampler.temperature:
                 self._examples = examples_needed(chain, self._probes)
             gradient = gradient_of_potential(target, self._unseen(chain))
-            self._traces["forces"].append(self._pick(gradient, dims))
-            if not self._traces["forces"][1:] and sampler.temperature:
+            found["forces"] = self._pick(gradient, dims)
+            if not len(self._pieces) and sampler.temperature:
                 self._find_directions(chain)
             if self.directions is not None:
                 noted = self.directions.record(chain, gradient, self._chosen())
-                for kind, value in noted.items():
-                    self._followed[kind].append(value)
+                found |= {_FOLLOWED + kind: value for kind, value in noted.items()}
         if predictions is not None:
-            self._traces["predictions"].append(predictions.reshape(-1, predictions.shape[-1]))
+            found["predictions"] = predictions.reshape(-1, predictions.shape[-1])
+        return found
 
     def _chosen(self) -> Batch | None:
         """Return the examples whose predictions count for the directions."""
@@ -152,26 +153,20 @@ class Probes:
 
         Empty, [0, 0, 0], where nothing of the kind was recorded.
         """
-        return _stacked(self._traces[kind])
+        trace: Array = self._pieces.of(kind).transpose(0, 1).contiguous().numpy()
+        return trace
 
     def followed(self) -> dict[str, Array]:
         """Return the directions' traces, [K, D, ...]: see :meth:`FollowedDirections.record`."""
-        return {kind: _stacked(rows) for kind, rows in self._followed.items()}
+        return {kind: self.trace(_FOLLOWED + kind) for kind in TRACES}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the traces and the directions, as tensors."""
+        """Return the directions, as tensors; the traces are in the pieces."""
         followed = self.directions.state_dict() if self.directions is not None else None
-        return {
-            "traces": {kind: list(rows) for kind, rows in self._traces.items()},
-            "followed": {kind: list(rows) for kind, rows in self._followed.items()},
-            "directions": followed,
-            "examples": self._examples,
-        }
+        return {"directions": followed, "examples": self._examples}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Restore the traces, and the directions on a device."""
-        self._traces = {kind: list(rows) for kind, rows in state["traces"].items()}
-        self._followed = {kind: list(rows) for kind, rows in state["followed"].items()}
+        """Restore the directions on a device."""
         self._examples, followed = state["examples"], state["directions"]
         if followed is not None:
             self.directions = FollowedDirections(**{k: t.to(device) for k, t in followed.items()})
@@ -181,7 +176,3 @@ def _curvature_batches(chain: Chain) -> list[Batch]:
     assert chain.stream is not None
     count = 1 if chain.stream.sampling == "full" else _CURVATURE_BATCHES
     return [chain.minibatch(chain.steps + i) for i in range(count)]
-
-
-def _stacked(rows: list[Tensor]) -> Array:
-    return torch.stack(rows, dim=1).numpy() if rows else np.empty((0, 0, 0))

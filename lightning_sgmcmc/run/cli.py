@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn
 
 import jsonargparse
 import lightning as L
+import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
@@ -25,10 +26,12 @@ from lightning_sgmcmc.callbacks import (
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain import checks
+from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.run import class_switch
+from lightning_sgmcmc.run.check import damage
+from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
@@ -135,6 +138,12 @@ class ChainCLI(LightningCLI):
             help="folder of a run: write its results and figures again, of its last checkpoint",
         )
         parser.add_argument(
+            "--check",
+            type=str | None,
+            default=None,
+            help="folder of a run: read all its files, and say what is damaged",
+        )
+        parser.add_argument(
             "--checkpoint_every", type=int, default=500, help="steps between checkpoints"
         )
         parser.add_argument(
@@ -178,6 +187,7 @@ class ChainCLI(LightningCLI):
             self.resumed = own.to_continue(self.config.ckpt_path)
         else:
             own.to_start()
+        self.changes = changes(self.resumed, self.settings) if self.resumed else []
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Give the trainer the run's loggers, progress, checkpoints and folder."""
@@ -186,7 +196,9 @@ class ChainCLI(LightningCLI):
         loggers: list[Any] = [CSVLog(self.folder)]
         if own not in (None, True, False):
             loggers += own if isinstance(own, list) else [own]
-        self.checkpoints = ChainCheckpoint(self.config.checkpoint_every, self._stop)
+        self.checkpoints = ChainCheckpoint(
+            self.config.checkpoint_every, self._stop, self.settings, self.changes
+        )
         callbacks: list[L.Callback] = [self.checkpoints]
         if self.config.finish is not None:
             callbacks.append(NoStep())
@@ -227,13 +239,21 @@ class ChainCLI(LightningCLI):
         """The options that continue this run, from its start where no checkpoint was due."""
         return f"--out {self.folder} --ckpt_path last"
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The whole configuration, with which ``--config`` reruns the run, of plain values."""
+        config = self.config.clone()
+        for key in ("config", "out", "ckpt_path", "finish", "check", "until", "max_time"):
+            config.pop(key, None)
+        found: dict[str, Any] = yaml.safe_load(
+            self.parser.dump(config, skip_none=False, skip_validation=True)
+        )
+        return found
+
     @rank_zero_only
     def write_config(self) -> None:
-        """Write the whole configuration, with which ``--config`` reruns the run."""
-        config = self.config.clone()
-        for key in ("config", "out", "ckpt_path", "finish", "until", "max_time"):
-            config.pop(key, None)
-        text = self.parser.dump(config, skip_none=False, skip_validation=True)
+        """Write the whole configuration."""
+        text = yaml.safe_dump(self.settings, sort_keys=False)
         write_beside(self.folder / "config.yaml", text)
 
 
@@ -258,6 +278,9 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         The run's folder, which is also the last line printed.
     """
     arguments = list(sys.argv[1:] if args is None else args)
+    checked = _value(arguments, "--check")
+    if checked is not None:
+        return _check(Path(checked))
     cli = _run(configs, arguments)
     folder = cli.folder
     if cli.config.until is not None:
@@ -265,6 +288,20 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         folder = rounds.follow(folder)
     if cli.trainer.is_global_zero:
         print(folder)
+    return folder
+
+
+def _check(folder: Path) -> Path:
+    """Say whether a run's files are sound; exit with status 2 where they are not."""
+    try:
+        found = damage(folder)
+    except FileNotFoundError as error:
+        fail(str(error))
+    for line in found:
+        print(line)
+    if found:
+        raise SystemExit(2)
+    print(f"{folder} is sound")
     return folder
 
 
@@ -301,8 +338,7 @@ def _build(configs: Path, arguments: list[str], stop: StopSignal, held: ExitStac
     if cli.config.until is not None and cli.trainer.world_size > 1:
         fail("--until sampled runs in one process: take --trainer.devices=1")
     (cli.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    if cli.resumed is None:
-        cli.write_config()
+    cli.write_config()
     return cli
 
 
@@ -316,7 +352,7 @@ def _fit(cli: ChainCLI) -> None:
             ckpt_path=str(cli.resumed) if cli.resumed else None,
             weights_only=True,
         )
-        finish(cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints.seconds)
+        finish(cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints)
     except _USER_ERRORS as error:
         fail(str(error))
     except (RuntimeError, EOFError, OSError):

@@ -10,6 +10,7 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.loggers import WandbLogger
 
+from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import results
 from lightning_sgmcmc.run.figures import draw_all
@@ -17,7 +18,11 @@ from lightning_sgmcmc.run.loggers import CSVLog
 
 
 def finish(
-    trainer: L.Trainer, module: SGMCMCModule, folder: Path, name: str, seconds: float
+    trainer: L.Trainer,
+    module: SGMCMCModule,
+    folder: Path,
+    name: str,
+    checkpoints: ChainCheckpoint,
 ) -> None:
     """Write results and figures, send them to the loggers and print the table.
 
@@ -26,12 +31,14 @@ def finish(
         module: The task, with what was kept of its draws.
         folder: Of the run.
         name: Of the task.
-        seconds: Duration of the run.
+        checkpoints: Of the run, which know its duration and what changed on the way.
 
     Raises:
         ValueError: If the folder holds results of more draws.
     """
+    seconds = checkpoints.seconds
     content = results.build(module, module.adaptation.stability, name, seconds)
+    content["changes"] = checkpoints.changes
     if not trainer.is_global_zero:
         return
     _keep_fuller(folder, content["num_draws"])
@@ -76,8 +83,11 @@ def _keep_fuller(folder: Path, num_draws: int) -> None:
     path = folder / "results.json"
     if not path.is_file():
         return
-    held = json.loads(path.read_text())["num_draws"]
-    if held > num_draws:
+    try:
+        held = json.loads(path.read_bytes())["num_draws"]
+    except (ValueError, KeyError, TypeError):  # damaged, and so written again
+        return
+    if isinstance(held, int) and held > num_draws:
         raise ValueError(
             f"{path} is of {held} draws, the checkpoint of {num_draws}: the results stay as they "
             "are; move them away to sum up the checkpoint"

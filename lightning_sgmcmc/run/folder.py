@@ -12,6 +12,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
+from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, newest
+
 _VARIABLE = "SGMCMC_RUN_FOLDER"
 #: What a run leaves beside its configuration.
 _LEFT = ("metrics.csv", "figures", "samples", "checkpoints")
@@ -91,9 +93,8 @@ class RunFolder:
                 path.rmdir()
 
     @property
-    def checkpoint(self) -> Path:
-        """The last checkpoint of the run in the folder."""
-        return self.path / "checkpoints" / "last.ckpt"
+    def _has_checkpoint(self) -> bool:
+        return any((self.path / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
 
     def to_continue(self, wanted: str) -> Path | None:
         """Return the checkpoint to continue from; None begins a run that left none anew.
@@ -103,9 +104,13 @@ class RunFolder:
 
         Raises:
             FolderError: If there is no such file and no run to begin anew.
+            DamagedFileError: If neither of the last two checkpoints is what was written.
         """
-        path = self.checkpoint if wanted == "last" else Path(wanted)
-        if path.is_file():
+        folder = self.path / "checkpoints"
+        if wanted == "last" and self._has_checkpoint:
+            return newest(folder)
+        path = folder / LAST if wanted == "last" else Path(wanted)
+        if wanted != "last" and path.is_file():
             return path
         if wanted != "last" or not (self.path / "config.yaml").is_file():
             raise FolderError(
@@ -126,9 +131,8 @@ class RunFolder:
         """
         if self._lock is None:
             return
-        kept = (self.checkpoint, self.path / "results.json")
         drawn = (self.path / "samples").glob("*/step_*")
-        if any(path.exists() for path in kept) or any(drawn):
+        if self._has_checkpoint or (self.path / "results.json").exists() or any(drawn):
             raise FolderError(
                 f"{self.path} already holds a run: continue it with --ckpt_path last, or choose "
                 "another --out"

@@ -14,7 +14,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from lightning_sgmcmc.posterior.draws import write_beside
+from lightning_sgmcmc.common.files import write_beside
 
 
 class CSVLog(Logger):
@@ -32,7 +32,7 @@ class CSVLog(Logger):
         super().__init__()
         self.folder, self.every = Path(folder), every
         self._rows: dict[int, dict[str, str]] = {}
-        self._written = time.monotonic()
+        self._written, self._begun = time.monotonic(), False
         if self.path.is_file():
             with self.path.open(newline="") as file:
                 rows = list(csv.DictReader(file))
@@ -92,7 +92,9 @@ class CSVLog(Logger):
         writer = csv.DictWriter(text, ["step", *names], lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows[step] for step in sorted(self._rows))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._begun:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._begun = True
         write_beside(self.path, text.getvalue())
         self._written = time.monotonic()
 

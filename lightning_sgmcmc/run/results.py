@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.chain import Chain, Task
+from lightning_sgmcmc.common.files import DamagedFileError, write_beside
 from lightning_sgmcmc.diagnostics import (
     PredictiveTemperature,
     Step,
@@ -30,7 +32,6 @@ from lightning_sgmcmc.diagnostics import (
 )
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.directions import FollowedDirections
-from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.run import label
 
 # Relative change of a field's spread over the draws below which predictions count as linear.
@@ -270,8 +271,34 @@ def build(
 
 
 def write(folder: Path, results: dict[str, Any]) -> None:
-    """Write ``results.json`` beside and rename it; numbers that are not finite become null."""
-    write_beside(folder / "results.json", json.dumps(_plain(results), indent=2) + "\n")
+    """Write ``results.json`` as a whole, with its checksum among the provenance.
+
+    Numbers that are not finite become null.
+    """
+    content = _plain(results)
+    content["provenance"]["sha256"] = _digest(content)
+    write_beside(folder / "results.json", json.dumps(content, indent=2) + "\n")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the content of ``results.json``.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        DamagedFileError: If it is not what was written.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        stated = content["provenance"].pop("sha256", None)
+        if stated in (None, _digest(content)):  # older ones have none
+            return content
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise DamagedFileError(f"{path} is damaged: write it again with --finish {path.parent}")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -42,6 +42,7 @@ class Rounds:
         first, number = folder, 1
         config, content = _read(folder)
         steps, spent = int(config["trainer"]["max_steps"]), 0
+        planned = steps  # those that the burn-in of the present folder was chosen for
         seconds = float(content["wall_seconds"])
         self._began -= seconds
         while content["diagnostics"]["alarms"]:
@@ -52,7 +53,8 @@ class Rounds:
             anew = remedy["lr"] != 1 or remedy["whole_data"]
             if anew:
                 spent, number = spent + content["num_gradients"], number + 1
-                arguments = _anew(folder, config, content, more)
+                arguments = _anew(folder, config, content, more / planned)
+                planned = more
                 folder = first.with_name(f"{first.name}-{number}")
                 arguments += ["--out", str(folder)]
             else:
@@ -82,8 +84,15 @@ class Rounds:
         return longest if longest >= (0.5 if anew else _WORTH) * steps else None
 
 
-def _anew(folder: Path, config: dict[str, Any], content: dict[str, Any], steps: int) -> list[str]:
-    """Return the command line of a new chain with the remedy's step size and minibatches."""
+def _anew(folder: Path, config: dict[str, Any], content: dict[str, Any], share: float) -> list[str]:
+    """Return the command line of a new chain with the remedy's step size and minibatches.
+
+    Args:
+        folder: Of the present chain.
+        config: Its configuration.
+        content: Its results.
+        share: Steps of the new chain over those that the present burn-in was chosen for.
+    """
     remedy = content["diagnostics"]["remedy"]
     model = config["model"]["init_args"]
     arguments = ["--config", str(folder / "config.yaml")]
@@ -94,7 +103,6 @@ def _anew(folder: Path, config: dict[str, Any], content: dict[str, Any], steps: 
         arguments.append(f"--model.step_fraction={min(0.5, model['step_fraction'] * factor)}")
     elif factor != 1:
         arguments.append(f"--model.sampler.lr={content['diagnostics']['step_size'] * factor}")
-    share = steps / int(config["trainer"]["max_steps"])
     optimizer = model.get("burn_in_optimizer") or {}
     fixed = int(optimizer.get("init_args", optimizer).get("steps", 0))
     burn_in = fixed + round((int(model["burn_in"]) - fixed) * max(1.0, share))

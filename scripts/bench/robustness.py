@@ -96,7 +96,7 @@ class Command:
 
     @staticmethod
     def _run(arguments: list[str], bytes_a_file: int | None, tell: int, say: int) -> int:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(say, 1)
         os.dup2(say, 2)
         status, build = 0, results.build
 
@@ -114,6 +114,7 @@ class Command:
         except BaseException:
             traceback.print_exc()
             status = 1
+        sys.stdout.flush()
         sys.stderr.flush()
         return status
 

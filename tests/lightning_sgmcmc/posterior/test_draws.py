@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lightning_sgmcmc.common.files import DamagedFileError
 from lightning_sgmcmc.posterior import DrawStore
 
 
@@ -156,3 +157,55 @@ def test_rewind_refuses_when_an_earlier_draw_is_missing(tmp_path: Path) -> None:
 def test_rewind_to_nothing_without_a_folder(tmp_path: Path) -> None:
     DrawStore(tmp_path).rewind([])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["step_20.safetensors", "constants.safetensors", "index.json"])
+def test_every_flipped_bit_and_every_missing_byte_is_named(tmp_path: Path, name: str) -> None:
+    """Of a draw, of what all draws share, and of the index."""
+    store = DrawStore(tmp_path)
+    store.save_constants({"mean": torch.tensor([1.0, float("inf")])})
+    for step in (10, 20, 30):
+        store.save(step, {"a": torch.randn(2, generator=torch.Generator().manual_seed(step))}, 0.5)
+    path = store.folder / name
+    whole = path.read_bytes()
+    flipped = [whole[:i] + bytes([b ^ 1 << i % 8]) + whole[i + 1 :] for i, b in enumerate(whole)]
+    for damaged in [*flipped, *(whole[:i] for i in range(0, len(whole), 7))]:
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=f"{name} is damaged"):
+            _read(tmp_path)
+    path.write_bytes(whole)
+    assert _read(tmp_path) == 3
+
+
+def _read(folder: Path) -> int:
+    store = DrawStore.open(folder)
+    store.load_constants()
+    return len([store.load(draw) for draw in store.draws])
+
+
+def test_damage_is_named_before_the_chain_continues(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    path = store.folder / "step_10.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedFileError, match=r"step_10\.safetensors is damaged"):
+        store.rewind(store.draws[:2])
+    assert (store.folder / "step_30.safetensors").is_file()  # nothing is removed then
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_draw_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
+    store = filled(tmp_path)
+    store.save(40, weights(40) | {"net.bias": torch.full((5,), value)}, 1.0)
+    store = DrawStore.open(tmp_path)
+    store.load(store.draws[0])
+    with pytest.raises(DamagedFileError, match=r"step_40\.safetensors is no draw: net\.bias"):
+        store.load(store.draws[3])
+
+
+def test_draws_of_runs_without_checksums_are_read(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.save_constants({"a": torch.ones(1)})
+    entries = [{"step": d.step, "file": d.file, "weight": d.weight} for d in store.draws]
+    text = json.dumps({"schema": 1, "dtype": "float32", "draws": entries})
+    (store.folder / "index.json").write_text(text)
+    assert _read(tmp_path) == 3

@@ -86,13 +86,13 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path: Path, monkeypatc
     log.save()
     before = (tmp_path / "metrics.csv").read_bytes()
     log.log_metrics({"a": 2.0}, step=2)
-    write = Path.write_text
+    write = Path.write_bytes
 
-    def half(self: Path, text: str, *args: Any, **kwargs: Any) -> int:
-        write(self, text[: len(text) // 2])
+    def half(self: Path, content: bytes) -> int:
+        write(self, content[: len(content) // 2])
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(OSError, match="no space"):
         log.save()
     assert (tmp_path / "metrics.csv").read_bytes() == before

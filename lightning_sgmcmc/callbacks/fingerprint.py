@@ -1,0 +1,136 @@
+"""What draws of one run have in common: their target, how they are drawn, and the data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from lightning_sgmcmc.chain import BatchStream, Chain, checks
+from lightning_sgmcmc.common.arguments import arguments_of
+from lightning_sgmcmc.posterior.held_out import HeldOut
+from lightning_sgmcmc.samplers import ChainsInTurn
+
+#: By name, each as text.
+Fingerprint = dict[str, str]
+
+#: Options of a task that say what is kept of the draws, not what is drawn.
+_KEPT = ("draw_budget",)
+#: What has an entry of its own among a sampler's options.
+_APART = ("lr", "num_data", "prior", "preconditioner", "seed", "temperature")
+#: Bytes of a tensor of which the content is read; of a larger one evenly spaced examples.
+_READ = 1 << 28
+
+
+def of_target(chain: Chain) -> Fingerprint:
+    """Return what says which law is sampled, and how.
+
+    Called when the sampler is built and before its state is restored, since a metric, a prior and
+    a step size that adapt change what they were built with.
+    """
+    task, sampler, draws = chain.task, chain.sampler, chain.draws
+    own = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
+    lr = own.param_groups[0].get("initial_lr", own.lr)
+    found: dict[str, Any] = {
+        "task": f"{type(task).__module__}.{type(task).__qualname__}",
+        **{f"task.{k}": v for k, v in arguments_of(task).items() if k not in _KEPT},
+        "sampler": f"{type(own).__module__}.{type(own).__qualname__}",
+        **{f"sampler.{k}": v for k, v in arguments_of(own).items() if k not in _APART},
+        "lr": "auto" if own.auto_lr else lr,
+        "temperature": own.temperature,
+        "prior": own.prior,
+        "preconditioner": own.preconditioner,
+        "seed": own.seed,
+        "sampled weights": ", ".join(chain.sampled),
+        "burn_in": draws.burn_in,
+        "thinning": draws.thinning,
+        "cycle": draws.cycle,
+        "steps of the burn-in optimizer": chain.optimizer_steps,
+        "collapse_head": chain.collapse_head,
+        "freeze_preconditioner": chain.freezes,
+        "number of chains": chain.processes.all_chains(chain.num_chains),
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def of_data(chain: Chain, loader: Any, held_out: Mapping[str, HeldOut]) -> Fingerprint:
+    """Return what says which data the chain sees, and which are held out from it.
+
+    Args:
+        chain: The chain, not yet bound to the loader.
+        loader: Of the training data. Of one that is no :class:`BatchStream`, tensors are read
+            only where its data set is made of them.
+        held_out: By name.
+    """
+    found = {
+        "num_data": str(chain.num_data or checks.training_set_size(loader)),
+        "batch_size": str(checks.batch_size(loader, chain.processes.size)),
+        "training data": _hash(_training(loader)),
+    }
+    if isinstance(loader, BatchStream):
+        auto = loader.sampling == "auto"
+        found["sampling"] = chain.sampler.batches if auto else loader.sampling
+        if found["sampling"] == "full":
+            found["batch_size"] = str(loader.num_data)
+    sets = {f"{name} data": _hash(_tensors(data.examples)) for name, data in held_out.items()}
+    return found | sets
+
+
+def refuse_other(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Refuse to continue draws of one target as draws of another.
+
+    Raises:
+        ValueError: If something differs; the first that does is named.
+    """
+    for name in dict.fromkeys([*old, *new]):
+        if old.get(name) != new.get(name):
+            raise ValueError(
+                f"the run cannot be continued with another {name}: {_short(old.get(name))} so "
+                f"far, {_short(new.get(name))} now; give what it had, or start a run of its own"
+            )
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "none"
+    return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
+
+
+def _training(loader: Any) -> Iterator[Tensor]:
+    """Yield the tensors behind a loader, and the indices of a subset of them."""
+    data = getattr(loader, "dataset", loader)
+    while isinstance(data, Subset):
+        yield torch.as_tensor(np.asarray(data.indices))
+        data = data.dataset
+    if isinstance(data, (BatchStream, TensorDataset)):
+        yield from data.tensors
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch in a fixed order."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from _tensors(part)
+    elif isinstance(batch, (tuple, list)):
+        for part in batch:
+            yield from _tensors(part)
+
+
+def _hash(tensors: Iterator[Tensor]) -> str:
+    """Return shapes and a SHA-256 of tensors."""
+    digest, shapes = hashlib.sha256(), []
+    for tensor in tensors:
+        shapes.append("x".join(map(str, tensor.shape)) or "scalar")
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        every = -(-tensor.numel() * tensor.element_size() // _READ) if tensor.dim() else 1
+        part = tensor[:: max(1, every)] if tensor.dim() else tensor
+        content = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(content.numpy().data)
+    return f"{' and '.join(shapes) or 'of unknown content'} ({digest.hexdigest()[:16]})"

@@ -1,0 +1,117 @@
+"""Files that are whole or not there, and that name their damage when they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor
+
+_TEMPORARY = ".sgmcmc.tmp"
+
+
+class DamagedFileError(ValueError):
+    """A file does not hold what was written; the message names it and says what to do."""
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` to write to, which takes the place of ``path`` at the end.
+
+    The content and the name are on the disk before the block is left, so that a power cut leaves
+    the old file or the new one. If the block raises, the old file stays and nothing else is left.
+
+    Args:
+        path: Of the file, in a folder that exists.
+
+    Raises:
+        OSError: If the disk is full, or the folder is read-only or gone.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {path.parent} is gone: put it back and continue from its last checkpoint"
+        )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        flush_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_beside(path: Path, content: str | bytes) -> None:
+    """Write a file beside ``path`` and rename it, so that no half of it is ever seen.
+
+    Raises:
+        OSError: As :func:`written_whole`.
+    """
+    with written_whole(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None
+) -> str:
+    """Write a safetensors file as a whole.
+
+    Args:
+        path: Of the file.
+        tensors: By name.
+        notes: Its metadata.
+
+    Returns:
+        The SHA-256 of the file.
+    """
+    # Copies, because safetensors refuses tensors that share memory, such as tied buffers.
+    content = save(
+        {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()},
+        dict(notes) if notes else None,
+    )
+    write_beside(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def flush_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def clear_temporary(*folders: Path) -> None:
+    """Remove what processes that were killed left of unfinished files in some folders."""
+    for folder in folders:
+        for path in folder.glob(f".*{_TEMPORARY}"):
+            path.unlink(missing_ok=True)
+
+
+def verify(path: Path, sha256: str) -> None:
+    """Compare a file with the checksum that it was written with.
+
+    Args:
+        path: Of the file.
+        sha256: The checksum; empty for a file of a run that had none.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DamagedFileError: If the file differs.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else ""
+    if found != sha256:
+        raise DamagedFileError(
+            f"{path} is damaged, its checksum is not the one that it was written with: restore "
+            "it from a copy, or run the chain anew"
+        )

@@ -1,0 +1,286 @@
+"""Two checkpoints, verified; runs go on from them with the same target and data, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior
+from lightning_sgmcmc.callbacks import ChainCheckpoint
+from lightning_sgmcmc.callbacks.checkpoint_files import (
+    WholeCheckpoints,
+    newest,
+    read_checkpoint,
+    verify_checkpoint,
+)
+from lightning_sgmcmc.common.files import DamagedFileError
+from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
+
+PRIOR = GaussianPrior(variance=4.0)
+
+
+def module(**chain: Any) -> Toy:
+    torch.manual_seed(3)
+    settings = {"sampler": partial(PSGLD, lr=1e-3, prior=PRIOR), "burn_in": 5, "thinning": 2}
+    return Toy(**(settings | chain))
+
+
+def fit(
+    folder: Path, steps: int, path: Path | None = None, task: Toy | None = None, data: Any = None
+) -> None:
+    run = trainer(folder, steps, [ChainCheckpoint(4)])
+    given = str(path) if path else None
+    task, data = task or module(), data or ToyData()
+    run.fit(task, datamodule=data, ckpt_path=given, weights_only=True)
+
+
+def draws(folder: Path) -> dict[str, dict[str, Tensor]]:
+    files = sorted((folder / "samples" / "chain0").glob("step_*.safetensors"))
+    return {file.name: load_file(file) for file in files}
+
+
+def equal(a: Path, b: Path) -> bool:
+    first, second = draws(a), draws(b)
+    assert list(first) == list(second)
+    same = all(torch.equal(t, second[f][k]) for f, ts in first.items() for k, t in ts.items())
+    tables = [(folder / "metrics.csv").read_bytes() for folder in (a, b)]
+    return same and tables[0] == tables[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: Any) -> Path:
+    folder: Path = tmp_path_factory.mktemp("whole")
+    fit(folder, 22)
+    return folder
+
+
+def test_every_flipped_bit_and_every_missing_byte_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    content = {"a": torch.randn(20), "b": [1, "x"]}
+    WholeCheckpoints().save_checkpoint(content, path)
+    bytes_ = path.read_bytes()
+    flipped = [bytes_[:i] + bytes([b ^ 1 << i % 8]) + bytes_[i + 1 :] for i, b in enumerate(bytes_)]
+    for damaged in [*flipped, *(bytes_[:i] for i in range(0, len(bytes_), 41))]:
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=r"last\.ckpt is damaged.*previous\.ckpt"):
+            WholeCheckpoints().load_checkpoint(path, weights_only=True)
+    path.write_bytes(bytes_)
+    found = WholeCheckpoints().load_checkpoint(path, weights_only=True)
+    assert torch.equal(found["a"], content["a"])
+
+
+def test_checkpoints_stay_readable_by_torch(whole: Path) -> None:
+    assert torch.load(whole / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 22
+
+
+def test_the_last_two_are_kept(whole: Path) -> None:
+    folder = whole / "checkpoints"
+    steps = {path.name: read_checkpoint(path)["global_step"] for path in folder.iterdir()}
+    assert steps == {"last.ckpt": 22, "previous.ckpt": 20}
+    assert newest(folder) == folder / "last.ckpt"
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty", "remove"])
+def test_the_older_one_is_taken_and_gives_the_same_draws(
+    tmp_path: Path, whole: Path, how: str, capsys: Any
+) -> None:
+    """What was drawn after it is drawn again; and the damaged one is not kept in its place."""
+    folder = tmp_path / "run"
+    fit(folder, 18)
+    last = folder / "checkpoints" / "last.ckpt"
+    _damage(last, how)
+    taken = newest(last.parent)
+    assert taken.name == "previous.ckpt"
+    word = "missing" if how == "remove" else "damaged"
+    said = capsys.readouterr().err
+    assert f"last.ckpt is {word}" in said
+    assert said.count("\n") == 1
+    fit(folder, 18, taken)
+    for path in last.parent.iterdir():
+        verify_checkpoint(path)
+    fit(folder, 22, newest(last.parent))
+    assert equal(folder, whole)
+
+
+def _damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "remove":
+        path.unlink()
+    elif how == "flip":
+        path.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
+    else:
+        path.write_bytes(content[: len(content) // 2] if how == "truncate" else b"")
+
+
+def test_a_fit_refuses_a_damaged_checkpoint(tmp_path: Path, whole: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    shutil.copy(whole / "checkpoints" / "last.ckpt", path)
+    _damage(path, "flip")
+    with pytest.raises(DamagedFileError, match=r"last\.ckpt is damaged"):
+        fit(tmp_path, 30, path)
+    torch.save({"state_dict": {}}, path)  # as another program writes them
+    with pytest.raises(DamagedFileError, match="not a checkpoint of this version"):
+        fit(tmp_path, 30, path)
+
+
+def test_none_that_is_whole_is_named(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(whole / "checkpoints", folder)
+    for path in folder.iterdir():
+        _damage(path, "truncate")
+    with pytest.raises(DamagedFileError, match=r"last\.ckpt is damaged"):
+        newest(folder)
+    with pytest.raises(FileNotFoundError, match=r"last\.ckpt is missing"):
+        newest(tmp_path)
+
+
+class Other(ToyData):
+    """The toy data with one set replaced."""
+
+    def __init__(self, name: str, loader: Any) -> None:
+        super().__init__()
+        self.loaders = {name: loader}
+
+    def train_dataloader(self) -> Any:
+        return self.loaders.get("train") or super().train_dataloader()
+
+    def val_dataloader(self) -> Any:
+        return self.loaders.get("val") or super().val_dataloader()
+
+
+def one_changed() -> BatchStream:
+    x, y = toy_data()
+    x[-1, -1] += 1e-3
+    return BatchStream((x, y), 16)
+
+
+def swapped() -> BatchStream:
+    x, y = toy_data()
+    return BatchStream((x.flip(0), y.flip(0)), 16)
+
+
+def sgld(**arguments: Any) -> Any:
+    return partial(SGLD, **({"lr": 1e-3, "prior": PRIOR} | arguments))
+
+
+def psgld(**arguments: Any) -> Any:
+    return partial(PSGLD, **({"lr": 1e-3, "prior": PRIOR} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "message"),
+    [
+        (module(sampler=psgld(temperature=0.5)), None, "temperature: 1.0 so far, 0.5 now"),
+        (module(sampler=psgld(prior=GaussianPrior(2.0))), None, "prior: GaussianPrior(variance=4"),
+        (module(sampler=psgld(lr=2e-3)), None, "lr: 0.001 so far, 0.002 now"),
+        (module(sampler=psgld(seed=1)), None, "seed: 0 so far, 1 now"),
+        (module(sampler=psgld(alpha=0.9)), None, "preconditioner: RMSProp("),
+        (module(sampler=sgld()), None, "sampler: lightning_sgmcmc.samplers.psgld.PSGLD so far"),
+        (module(num_data=65), None, "num_data: 64 so far, 65 now"),
+        (module(thinning=3), None, "thinning: 2 so far, 3 now"),
+        (None, ToyData(batch_size=8), "batch_size: 16 so far, 8 now"),
+        (None, ToyData(sampling="independent"), "sampling: reshuffled so far, independent now"),
+        (None, Other("train", one_changed()), "training data: 64x3 and 64 ("),
+        (None, Other("train", swapped()), "training data: 64x3 and 64 ("),
+        (None, Other("val", DataLoader(TensorDataset(*toy_data(5, 20)))), "val data: 20x3 and 20"),
+    ],
+)  # fmt: skip
+def test_another_target_or_other_data_are_refused(
+    tmp_path: Path, whole: Path, task: Toy | None, data: Any, message: str
+) -> None:
+    """Before a file of the run is touched."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="cannot be continued with another") as error:
+        fit(folder, 30, folder / "checkpoints" / "previous.ckpt", task, data)
+    assert message in str(error.value)
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize("changed", ["sampled", "split"])
+def test_other_weights_and_another_split_are_refused(tmp_path: Path, changed: str) -> None:
+    """Of a network of two layers, and of a loader of a subset of one data set."""
+
+    def task(sample: list[str]) -> Toy:
+        net = nn.Sequential(nn.Linear(NUM_FEATURES, 2), nn.Linear(2, 1))
+        return module(net=net, sample=sample)
+
+    def split(seed: int) -> Other:
+        parts = random_split(
+            TensorDataset(*toy_data()), [48, 16], torch.Generator().manual_seed(seed)
+        )
+        return Other("train", DataLoader(parts[0], batch_size=12))
+
+    fit(tmp_path, 8, None, task(["net.1.*"]), split(0))
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    name = "sampled weights" if changed == "sampled" else "training data"
+    sample, seed = (["net.*"], 0) if changed == "sampled" else (["net.1.*"], 1)
+    with pytest.raises(ValueError, match=f"cannot be continued with another {name}"):
+        fit(tmp_path, 12, last, task(sample), split(seed))
+    fit(tmp_path, 12, last, task(["net.1.*"]), split(0))
+
+
+@pytest.mark.parametrize("number", range(1, 90, 9))
+def test_a_full_disk_loses_nothing(
+    tmp_path: Path, whole: Path, monkeypatch: Any, number: int
+) -> None:
+    """At any write there are whole files only, and the run goes on to the bit after it."""
+    folder = tmp_path / "run"
+    calls, fsync = 0, os.fsync
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls >= number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            fit(folder, 22)
+    assert not list(folder.rglob("*.tmp"))
+    if (folder / "checkpoints" / "last.ckpt").is_file():
+        fit(folder, 22, newest(folder / "checkpoints"))
+    else:  # nothing was saved, and the run starts anew
+        shutil.rmtree(folder)
+        fit(folder, 22)
+    assert equal(folder, whole)
+
+
+class At(ChainCheckpoint):
+    """Does something right after a step, and nothing else."""
+
+    def __init__(self, step: int, act: Any) -> None:
+        super().__init__(10**9)
+        self.step, self.act = step, act
+
+    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        if trainer.global_step == self.step:
+            self.act()
+
+
+@pytest.mark.parametrize("step", [7, 9, 10, 15])
+def test_a_folder_that_vanishes_stops_the_run(tmp_path: Path, whole: Path, step: int) -> None:
+    """It is not made again, and the run goes on once it is back."""
+    folder, away = tmp_path / "run", tmp_path / "away"
+    vanish = At(step, lambda: folder.rename(away))
+    run = trainer(folder, 22, [ChainCheckpoint(4), vanish])
+    with pytest.raises(FileNotFoundError, match=f"the folder {folder}.* is gone"):
+        run.fit(module(), datamodule=ToyData(), weights_only=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    away.rename(folder)
+    fit(folder, 22, newest(folder / "checkpoints"))
+    assert equal(folder, whole)
