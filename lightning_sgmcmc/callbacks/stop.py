@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -76,7 +77,9 @@ class StopSignal:
     def at_once(self) -> None:
         """From now on, stop at once."""
         if self._ends is not None:
-            signal.set_wakeup_fd(self._wakeup)
+            now = signal.set_wakeup_fd(-1)
+            with contextlib.suppress(OSError):  # whoever had it before may be gone
+                signal.set_wakeup_fd(self._wakeup if now == self._ends[0].fileno() else now)
             self._ends[0].close()  # ends the thread
             self._ends = None
 

@@ -80,14 +80,19 @@ class ChainCLI(LightningCLI):
     Args:
         configs: Folder of the tasks' YAML files.
         args: The command line, without the program's name.
-        stop: What a signal asks of the run.
-        held: Releases the run's folder.
+        stop: What a signal asks of the run; None where nobody listens outside its steps.
+        held: Where the run's folder is held, and released on leaving; None for as long as the
+            process lives.
     """
 
     def __init__(
-        self, configs: Path, args: Sequence[str], stop: StopSignal, held: ExitStack
+        self,
+        configs: Path,
+        args: Sequence[str],
+        stop: StopSignal | None = None,
+        held: ExitStack | None = None,
     ) -> None:
-        self._configs, self._stop, self._held = configs, stop, held
+        self._configs, self._stop, self._held = configs, stop, held or ExitStack()
         self.resumed: Path | None = None
         super().__init__(
             model_class=SGMCMCModule,
