@@ -19,6 +19,11 @@ def refuse_biasing_settings(
     precision: Any, gradient_clip_val: Any, accumulate_grad_batches: int, callbacks: Iterable[Any]
 ) -> None:
     """Raise ValueError for Trainer settings under which the draws are not of the target."""
+    if str(precision) in ("16-true", "bf16-true"):
+        raise ValueError(
+            f'precision "{precision}" holds the weights in 16 bits, whose rounding is larger than '
+            'a chain\'s steps: use "32-true", "64-true" or "bf16-mixed"'
+        )
     if str(precision) in ("16-mixed", "16"):
         raise ValueError(
             'precision "16-mixed" skips steps when a gradient overflows, which biases a chain: '

@@ -1,0 +1,235 @@
+"""What a run checks of its task on a few examples, once, before the first step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+
+from lightning_sgmcmc.chain.task import Task
+from lightning_sgmcmc.target import Batch
+from lightning_sgmcmc.target.vmapped_gradients import Examples
+
+if TYPE_CHECKING:
+    from lightning_sgmcmc.chain.chain import Chain
+
+#: Examples that a task is checked on.
+EXAMPLES = 8
+# Largest relative difference between values of nll that should be equal, in any precision: of
+# equally large batches, for which libraries run the same kernels, and of batches of two sizes.
+_SAME_SIZE, _OTHER_SIZE = 1e-3, 0.1
+_NO_LIKELIHOOD = "so that there is no likelihood of an example and no posterior"
+
+
+def check_task(chain: Chain, batch: Batch) -> None:
+    """Check ``nll`` and ``predictive`` of a chain's task on a few examples.
+
+    With n examples and, if there are several, K chains:
+
+    - ``nll`` is [n] or [K, n] and finite, and its gradient in the sampled weights is not zero.
+    - ``predictive`` is [n, ...] or [K, n, ...] and finite.
+    - At a temperature above 0, ``nll`` of an example is the same when it is evaluated again, in
+      training and in evaluation mode, with other examples beside it, and in a smaller batch.
+
+    The task is left as it was, with its buffers, modes and attributes, and so are torch's, NumPy's
+    and Python's global random numbers.
+
+    Args:
+        chain: The chain, bound to its data.
+        batch: A batch that all chains see alike.
+
+    Raises:
+        ValueError: If one of these does not hold, or a sampled weight has fewer than 32 bits.
+    """
+    _check_weights(chain)
+    examples = Examples(batch, 0)
+    count = min(EXAMPLES, examples.count)
+    few = Examples(examples.cut(0, count), 0)
+    with isolate_rng(), _left_alone(chain.task), _uncompiled():
+        nll = _nll(chain, few.batch)
+        _check_nll(chain, nll, count)
+        _check_gradient(chain, nll, few.batch)
+        if chain.sampler.temperature > 0:
+            _check_likelihood(chain, nll.detach(), few)
+        _check_predictive(chain, few.batch, count)
+
+
+def _check_weights(chain: Chain) -> None:
+    for name, weight in zip(chain.moved, chain.sampler.params, strict=True):
+        if torch.finfo(weight.dtype).bits < 32:
+            raise ValueError(
+                f"{name} is {str(weight.dtype).removeprefix('torch.')}, whose rounding is larger "
+                "than a chain's steps: sample weights of 32 or 64 bits (net.float())"
+            )
+
+
+def _nll(chain: Chain, batch: Batch) -> Tensor:
+    with torch.enable_grad():
+        result: Tensor = _evaluate(chain, "nll", batch)
+    return result
+
+
+def _evaluate(chain: Chain, method: str, batch: Batch) -> Any:
+    try:
+        return chain.evaluate(method, batch)
+    except RuntimeError as error:
+        if "randomness" not in str(error):
+            raise
+        if chain.sampler.temperature > 0:
+            raise ValueError(_random(method)) from None
+        raise ValueError(
+            f"{method} draws random numbers, which it cannot for {chain.num_chains} chains as one "
+            "computation: use num_chains=1, one run a network"
+        ) from None
+
+
+def _random(method: str) -> str:
+    return (
+        f"{method} of the same examples at the same weights changes from one evaluation to the "
+        f"next, {_NO_LIKELIHOOD}: take dropout and other random numbers out of it"
+    )
+
+
+def _check_nll(chain: Chain, nll: Any, count: int) -> None:
+    shape = _own_shape(chain, "nll", nll)
+    if shape != [count]:
+        raise ValueError(
+            f"nll(batch) must return one number for each of the {count} examples, shape [{count}], "
+            f"got {shape}: {_remedy(shape, count)}"
+        )
+    _check_finite("nll", nll)
+
+
+def _own_shape(chain: Chain, method: str, value: Any) -> list[int]:
+    """Return the shape that the task's method returned, without the axis of chains."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{method}(batch) must return a tensor, got {type(value).__name__}")
+    return list(value.shape[chain.sampler.chain_dims :])
+
+
+def _remedy(shape: list[int], count: int) -> str:
+    """Return what to do to an ``nll`` of a wrong shape."""
+    if not shape:
+        return 'return the loss before its mean over the batch (reduction="none")'
+    if shape[0] != count:
+        return "its first axis must be that of the batch's tensors"
+    if shape[1:] == [1]:
+        return "add .squeeze(-1)"
+    sums = ".sum(-1)" if len(shape) == 2 else ".flatten(1).sum(-1)"
+    if shape[1:] == [count]:
+        return (
+            f"[{count}, 1] and [{count}] in one expression give this; give both the same shape, or "
+            f"add {sums} if the second axis is that of the outputs"
+        )
+    return f"add {sums} over the outputs"
+
+
+def _check_finite(method: str, value: Tensor) -> None:
+    wrong = int((~torch.isfinite(value)).sum())
+    if wrong:
+        raise ValueError(
+            f"{method}(batch) is not finite at the weights that the chain starts from: {wrong} of "
+            f"{value.numel()} numbers on the first examples are NaN or infinite"
+        )
+
+
+def _check_gradient(chain: Chain, nll: Tensor, batch: Batch) -> None:
+    """Refuse a likelihood without a gradient, here and, if it is zero here, close by."""
+    if _has_gradient(chain, nll):
+        return
+    assert chain.target is not None
+    with chain.target.holding([p.detach() + 0.1 for p in chain.sampler.params]):
+        if _has_gradient(chain, _nll(chain, batch)):
+            return
+    raise ValueError(
+        f"nll(batch) does not depend on the sampled weights, {', '.join(chain.moved[:3])}"
+        f"{' and others' if len(chain.moved) > 3 else ''}: its gradient is zero. Compute it from "
+        "self(x), without detach(), no_grad() or item()"
+    )
+
+
+def _has_gradient(chain: Chain, nll: Tensor) -> bool:
+    if not nll.requires_grad:
+        return False
+    grads = torch.autograd.grad(nll.sum(), chain.sampler.params, allow_unused=True)
+    return any(bool(g.count_nonzero()) for g in grads if g is not None)
+
+
+def _check_likelihood(chain: Chain, nll: Tensor, examples: Examples) -> None:
+    """Refuse an ``nll`` that is not a function of one example and the weights."""
+    batch, count = examples.batch, examples.count
+    if _difference(nll, _nll(chain, batch)) > _SAME_SIZE:
+        raise ValueError(_random("nll"))
+    training = chain.task.training
+    chain.task.eval()
+    evaluated = _nll(chain, batch)
+    chain.task.train(training)
+    back = _nll(chain, batch)
+    if max(_difference(nll, evaluated), _difference(nll, back)) > _SAME_SIZE:
+        raise ValueError(
+            "nll is not the same in training and in evaluation mode, so that predictions are of "
+            "another model than the one that is sampled: use layers that do the same in both"
+        )
+    half = count // 2
+    if half < 2:
+        return
+    # The same examples twice: the others are replaced, the size and so the kernels stay.
+    twice = examples.take([i % half for i in range(count)])
+    replaced = _difference(nll[..., :half], _nll(chain, twice)[..., :half])
+    alone = _nll(chain, examples.cut(0, half))
+    shorter = _difference(nll[..., :half], alone) if alone.shape[-1] == half else 1.0
+    if replaced > _SAME_SIZE or shorter > _OTHER_SIZE:
+        raise ValueError(
+            "nll of an example changes with the other examples of its batch, "
+            f"{_NO_LIKELIHOOD}: look for statistics of the batch, for a mean over it, and for "
+            "shapes [B, 1] and [B] in one expression"
+        )
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    """Return the largest difference relative to the largest value."""
+    a, b = a.detach().double(), b.detach().double()
+    scale = float(torch.maximum(a.abs().max(), b.abs().max()))
+    return float((a - b).abs().max()) / scale if scale else 0.0
+
+
+def _check_predictive(chain: Chain, batch: Batch, count: int) -> None:
+    chain.task.eval()
+    with torch.no_grad():
+        value = _evaluate(chain, "predictive", batch)
+    shape = _own_shape(chain, "predictive", value)
+    if shape[:1] != [count]:
+        raise ValueError(
+            f"predictive(batch) must return one row for each of the {count} examples, shape "
+            f"[{count}, ...], got {shape}"
+        )
+    _check_finite("predictive", value)
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Return a context in which ``torch.compile`` does not compile anew for a few examples."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes seconds
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+@contextmanager
+def _left_alone(task: Task) -> Iterator[None]:
+    """Give every layer back its attributes, its mode among them, and its buffers."""
+    layers = [(layer, dict(vars(layer)), dict(layer._buffers)) for layer in task.modules()]
+    values = [(buffer, buffer.clone()) for buffer in task.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in values:
+                buffer.copy_(value)
+        for layer, attributes, buffers in layers:
+            layer._buffers.update(buffers)
+            vars(layer).clear()
+            vars(layer).update(attributes)
