@@ -33,13 +33,19 @@ class KeepDraws(L.Callback):
 
         Raises:
             FileExistsError: If the folder holds draws and the run does not continue them.
+            TypeError: If the run has held-out sets, but the task does not say what it predicts.
         """
         task = task_of(pl_module)
-        chain = task.chain
+        chain, held_out = task.chain, held_out_sets(trainer)
+        if held_out and not task.predicts:
+            raise TypeError(
+                f"{type(task).__name__} must define law(x), or predictive(batch), for its draws to "
+                f"predict the held-out sets: {', '.join(held_out)}"
+            )
         due = chain.draws.count(trainer.max_steps) if trainer.max_steps > 0 else 0
         self._kept = task.kept = KeptDraws(
             chain,
-            held_out_sets(trainer),
+            held_out,
             run_folder(trainer) / "samples",
             budget=self.budget,
             dtype=self.dtype,

@@ -32,7 +32,7 @@ def check_task(chain: Chain, batch: Batch) -> None:
     With n examples and, if there are several, K chains:
 
     - ``nll`` is [n] or [K, n] and finite, and its gradient in the sampled weights is not zero.
-    - ``predictive`` is [n, ...] or [K, n, ...] and finite.
+    - ``predictive``, if the task has it, is [n, ...] or [K, n, ...] and finite.
     - At a temperature above 0, ``nll`` of an example is the same when it is evaluated again, in
       training and in evaluation mode, with other examples beside it, and in a smaller batch.
 
@@ -56,7 +56,8 @@ def check_task(chain: Chain, batch: Batch) -> None:
         _check_gradient(chain, nll, few.batch)
         if chain.sampler.temperature > 0:
             _check_likelihood(chain, nll.detach(), few)
-        _check_predictive(chain, few.batch, count)
+        if chain.task.predicts:
+            _check_predictive(chain, few.batch, count)
 
 
 def _check_weights(chain: Chain) -> None:
@@ -99,8 +100,8 @@ def _check_nll(chain: Chain, nll: Any, count: int) -> None:
     shape = _own_shape(chain, "nll", nll)
     if shape != [count]:
         raise ValueError(
-            f"nll(batch) must return one number for each of the {count} examples, shape [{count}], "
-            f"got {shape}: {_remedy(shape, count)}"
+            f"nll(batch) must return one number for each example, shape [{count}] for {count} "
+            f"examples, got {shape}: {_remedy(shape, count)}"
         )
     _check_finite("nll", nll)
 
@@ -205,8 +206,8 @@ def _check_predictive(chain: Chain, batch: Batch, count: int) -> None:
     shape = _own_shape(chain, "predictive", value)
     if shape[:1] != [count]:
         raise ValueError(
-            f"predictive(batch) must return one row for each of the {count} examples, shape "
-            f"[{count}, ...], got {shape}"
+            f"predictive(batch) must return one row for each example, shape [{count}, ...] for "
+            f"{count} examples, got {shape}"
         )
     _check_finite("predictive", value)
 

@@ -81,6 +81,11 @@ class Task(Report, nn.Module):
         """Whether the task defines :meth:`law`."""
         return type(self).law is not Task.law
 
+    @property
+    def predicts(self) -> bool:
+        """Whether the task defines :meth:`law` or :meth:`predictive`."""
+        return self.states_law or type(self).predictive is not Task.predictive
+
     def nll(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood of each example under the current weights, [B]."""
         return -self._stated(batch[0], "nll(batch)").log_density(batch[1])
