@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from lightning_sgmcmc.chain.task import Task
+from lightning_sgmcmc.chain.undisturbed import undisturbed
 from lightning_sgmcmc.target import Batch
 from lightning_sgmcmc.target.vmapped_gradients import Examples
 
@@ -36,8 +33,7 @@ def check_task(chain: Chain, batch: Batch) -> None:
     - At a temperature above 0, ``nll`` of an example is the same when it is evaluated again, in
       training and in evaluation mode, with other examples beside it, and in a smaller batch.
 
-    The task is left as it was, with its buffers, modes and attributes, and so are torch's, NumPy's
-    and Python's global random numbers.
+    The task and the global random numbers are left as they are: see :func:`undisturbed`.
 
     Args:
         chain: The chain, bound to its data.
@@ -47,10 +43,16 @@ def check_task(chain: Chain, batch: Batch) -> None:
         ValueError: If one of these does not hold, or a sampled weight has fewer than 32 bits.
     """
     _check_weights(chain)
+    if not any(isinstance(leaf, Tensor) and leaf.dim() for leaf in tree_leaves(batch)):
+        raise ValueError(
+            "a batch must be a tensor, or a tuple, a list or a dict of tensors, with examples "
+            f"along their first axis, got a {type(batch).__name__}: convert it in the loader's "
+            "collate_fn"
+        )
     examples = Examples(batch, 0)
     count = min(EXAMPLES, examples.count)
     few = Examples(examples.cut(0, count), 0)
-    with isolate_rng(), _left_alone(chain.task), _uncompiled():
+    with undisturbed(chain.task):
         nll = _nll(chain, few.batch)
         _check_nll(chain, nll, count)
         _check_gradient(chain, nll, few.batch)
@@ -60,8 +62,16 @@ def check_task(chain: Chain, batch: Batch) -> None:
             _check_predictive(chain, few.batch, count)
 
 
+def _weights(chain: Chain) -> list[nn.Parameter]:
+    """Return the sampled weights, [...] or [K, ...], those of a collapsed head included."""
+    if chain.stack is not None:
+        return list(chain.stack.weights)
+    own = dict(chain.task.named_parameters())
+    return [own[name] for name in chain.sampled]
+
+
 def _check_weights(chain: Chain) -> None:
-    for name, weight in zip(chain.moved, chain.sampler.params, strict=True):
+    for name, weight in zip(chain.sampled, _weights(chain), strict=True):
         if torch.finfo(weight.dtype).bits < 32:
             raise ValueError(
                 f"{name} is {str(weight.dtype).removeprefix('torch.')}, whose rounding is larger "
@@ -148,8 +158,8 @@ def _check_gradient(chain: Chain, nll: Tensor, batch: Batch) -> None:
         if _has_gradient(chain, _nll(chain, batch)):
             return
     raise ValueError(
-        f"nll(batch) does not depend on the sampled weights, {', '.join(chain.moved[:3])}"
-        f"{' and others' if len(chain.moved) > 3 else ''}: its gradient is zero. Compute it from "
+        f"nll(batch) does not depend on the sampled weights, {', '.join(chain.sampled[:3])}"
+        f"{' and others' if len(chain.sampled) > 3 else ''}: its gradient is zero. Compute it from "
         "self(x), without detach(), no_grad() or item()"
     )
 
@@ -157,21 +167,21 @@ def _check_gradient(chain: Chain, nll: Tensor, batch: Batch) -> None:
 def _has_gradient(chain: Chain, nll: Tensor) -> bool:
     if not nll.requires_grad:
         return False
-    grads = torch.autograd.grad(nll.sum(), chain.sampler.params, allow_unused=True)
+    grads = torch.autograd.grad(nll.sum(), _weights(chain), allow_unused=True)
     return any(bool(g.count_nonzero()) for g in grads if g is not None)
 
 
 def _check_likelihood(chain: Chain, nll: Tensor, examples: Examples) -> None:
     """Refuse an ``nll`` that is not a function of one example and the weights."""
     batch, count = examples.batch, examples.count
-    if _difference(nll, _nll(chain, batch)) > _SAME_SIZE:
+    if not _alike(nll, _nll(chain, batch), _SAME_SIZE):
         raise ValueError(_random("nll"))
     training = chain.task.training
     chain.task.eval()
     evaluated = _nll(chain, batch)
     chain.task.train(training)
     back = _nll(chain, batch)
-    if max(_difference(nll, evaluated), _difference(nll, back)) > _SAME_SIZE:
+    if not (_alike(nll, evaluated, _SAME_SIZE) and _alike(nll, back, _SAME_SIZE)):
         raise ValueError(
             "nll is not the same in training and in evaluation mode, so that predictions are of "
             "another model than the one that is sampled: use layers that do the same in both"
@@ -181,10 +191,9 @@ def _check_likelihood(chain: Chain, nll: Tensor, examples: Examples) -> None:
         return
     # The same examples twice: the others are replaced, the size and so the kernels stay.
     twice = examples.take([i % half for i in range(count)])
-    replaced = _difference(nll[..., :half], _nll(chain, twice)[..., :half])
+    first, beside = nll[..., :half], _nll(chain, twice)[..., :half]
     alone = _nll(chain, examples.cut(0, half))
-    shorter = _difference(nll[..., :half], alone) if alone.shape[-1] == half else 1.0
-    if replaced > _SAME_SIZE or shorter > _OTHER_SIZE:
+    if not (_alike(first, beside, _SAME_SIZE) and _alike(first, alone, _OTHER_SIZE)):
         raise ValueError(
             "nll of an example changes with the other examples of its batch, "
             f"{_NO_LIKELIHOOD}: look for statistics of the batch, for a mean over it, and for "
@@ -192,11 +201,12 @@ def _check_likelihood(chain: Chain, nll: Tensor, examples: Examples) -> None:
         )
 
 
-def _difference(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference relative to the largest value."""
+def _alike(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Return whether two tensors differ by at most a share of the largest value."""
+    if a.shape != b.shape:
+        return False
     a, b = a.detach().double(), b.detach().double()
-    scale = float(torch.maximum(a.abs().max(), b.abs().max()))
-    return float((a - b).abs().max()) / scale if scale else 0.0
+    return bool((a - b).abs().max() <= tolerance * torch.maximum(a.abs().max(), b.abs().max()))
 
 
 def _check_predictive(chain: Chain, batch: Batch, count: int) -> None:
@@ -210,27 +220,3 @@ def _check_predictive(chain: Chain, batch: Batch, count: int) -> None:
             f"{count} examples, got {shape}"
         )
     _check_finite("predictive", value)
-
-
-def _uncompiled() -> AbstractContextManager[Any]:
-    """Return a context in which ``torch.compile`` does not compile anew for a few examples."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes seconds
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
-@contextmanager
-def _left_alone(task: Task) -> Iterator[None]:
-    """Give every layer back its attributes, its mode among them, and its buffers."""
-    layers = [(layer, dict(vars(layer)), dict(layer._buffers)) for layer in task.modules()]
-    values = [(buffer, buffer.clone()) for buffer in task.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in values:
-                buffer.copy_(value)
-        for layer, attributes, buffers in layers:
-            layer._buffers.update(buffers)
-            vars(layer).clear()
-            vars(layer).update(attributes)
