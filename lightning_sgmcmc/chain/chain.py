@@ -18,7 +18,7 @@ from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.head import CollapsedHead
-from lightning_sgmcmc.chain.probe import EXAMPLES, check_task
+from lightning_sgmcmc.chain.probe import EXAMPLES, TaskProbe
 from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.randomised_map import RandomisedMAP
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
@@ -248,7 +248,7 @@ class Chain:
     def check_task(self, batch: Batch | None = None) -> None:
         """Check the task on a few examples, once, before the first step.
 
-        See :func:`~lightning_sgmcmc.chain.probe.check_task`.
+        See :class:`~lightning_sgmcmc.chain.probe.TaskProbe`.
 
         Args:
             batch: A batch of a loader that is no :class:`BatchStream`, of which examples are taken
@@ -257,9 +257,16 @@ class Chain:
         if self._task_checked or self.steps:
             return
         examples = batch if self.stream is None else self.stream.spread(EXAMPLES)
-        if examples is not None:
-            check_task(self, examples)
-            self._task_checked = True
+        if examples is None:
+            return
+        assert self.target is not None
+        weights = dict(self.task.named_parameters())
+        if self.stack is not None:
+            weights = dict(zip(self.stack.names, self.stack.weights, strict=True))
+        sampled = {name: weights[name] for name in self.sampled}
+        temperature = self.sampler.temperature
+        TaskProbe(self.task, self.evaluate, sampled, self.target, temperature).check(examples)
+        self._task_checked = True
 
     def _whole_prior(self) -> Prior:
         """Return the prior of all sampled weights, the head's included."""

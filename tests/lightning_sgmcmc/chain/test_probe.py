@@ -214,7 +214,7 @@ def test_own_dropout_is_for_optimizers() -> None:
             bound(Squared(net=own)).check_task()
         bound(Squared(net=own, sampler=partial(Optimized, lr=1e-3))).check_task()
     several = Squared(net=net(nn.Dropout()), sampler=partial(Optimized, lr=1e-3), num_chains=4)
-    with pytest.raises(ValueError, match="cannot for 4 chains as one computation"):
+    with pytest.raises(ValueError, match="cannot for several chains as one computation"):
         bound(several, 4).check_task()
 
 
