@@ -107,9 +107,11 @@ class TaskProbe:
     def _check_nll(self, nll: Any, count: int) -> None:
         shape = self._own_shape("nll", nll)
         if shape != [count]:
+            own = type(self._task).nll is not Task.nll
             raise ValueError(
-                f"nll(batch) must return one number for each example, shape [{count}] for {count} "
-                f"examples, got {shape}: {_remedy(shape, count)}"
+                f"{'nll(batch)' if own else 'law(x).log_density(y)'} must return one number for "
+                f"each example, shape [{count}] for {count} examples, got {shape}: "
+                f"{_remedy(shape, count)}"
             )
         _check_finite("nll", nll)
 
