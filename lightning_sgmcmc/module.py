@@ -138,20 +138,20 @@ class SGMCMCModule(Task, L.LightningModule):
         )
         step_size = StepSize(step_fraction, curvature_batches, max_gradient_noise)
         self.adaptation = Adaptation(self.chain, step_size, self._curvature_sample)
-        self._statistics_frozen = False
+        self._evaluating: list[nn.Module] = []
         self._implementation = "unknown"  # of the steps before the checkpoint
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of all layers but batch normalisation, once a chain counts on it frozen."""
+        """Set the mode of all layers but those in evaluation mode where the chain starts."""
         super().train(mode)
-        if self._statistics_frozen:
-            checks.keep_statistics_frozen(self)
+        for layer in self._evaluating:
+            layer.training = False
         return self
 
     def select(self) -> None:
         """Load pretrained weights and choose which are sampled; once, before any work."""
         self.chain.select()
-        self._statistics_frozen = True
+        self._evaluating = checks.evaluation_layers(self)
 
     def setup(self, stage: str) -> None:
         """Refuse what would bias the chain, then choose what is sampled and by how many chains."""
@@ -183,6 +183,8 @@ class SGMCMCModule(Task, L.LightningModule):
             rank_zero_info(f"Note: {note}")
         self.chain.steps = self.global_step
         if self.global_step == 0:
+            with self.trainer.precision_plugin.forward_context():
+                self.chain.check_task()
             self.adaptation.after_step()
 
     def on_fit_end(self) -> None:
@@ -194,8 +196,7 @@ class SGMCMCModule(Task, L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """Take one step of the burn-in optimizer or of the chain."""
         chain = self.chain
-        if chain.stream is not None:
-            batch = chain.minibatch()
+        batch = batch if chain.stream is None else chain.minibatch()
         chain.advance(batch, self._take_step, self.manual_backward)
         self.adaptation.after_step()
         if chain.steps % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
@@ -214,7 +215,9 @@ class SGMCMCModule(Task, L.LightningModule):
     def _curvature_sample(self, count: int) -> list[Batch]:
         """Return the first minibatches of a loader that is no BatchStream, at most ``count``."""
         loader = checks.plain_loader(self.trainer.train_dataloader)
-        return [received(self.trainer, batch) for batch in islice(loader, count)]
+        batches = [received(self.trainer, batch) for batch in islice(loader, count)]
+        self.chain.check_task(batches[0] if batches else None)
+        return batches
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the mean NLL of the current weights."""

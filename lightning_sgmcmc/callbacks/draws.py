@@ -54,10 +54,16 @@ class KeepDraws(L.Callback):
 
         Raises:
             FileExistsError: If the folder holds draws and the run does not continue them.
+            TypeError: If the run has held-out sets, but the task does not say what it predicts.
             ValueError: If the run goes on with other data.
         """
         task = task_of(pl_module)
         chain, sets = task.chain, held_out_sets(trainer)
+        if sets and not task.predicts:
+            raise TypeError(
+                f"{type(task).__name__} must define law(x), or predictive(batch), for its draws to "
+                f"predict the held-out sets: {', '.join(sets)}"
+            )
         self._data = fingerprint.of_data(chain, training_data(trainer), sets)
         if self._restored:
             fingerprint.refuse_other(self._restored["data"], self._data)

@@ -13,6 +13,8 @@ _OVERWRITING = tuple(
     for name in ("StochasticWeightAveraging", "WeightAveraging", "EMAWeightAveraging")
     if hasattr(lightning_callbacks, name)
 )
+# Those that hold the weights in 32 or 64 bits, and scale no gradient.
+_PRECISIONS = ("32-true", "32", "64-true", "64", "bf16-mixed", "bf16")
 
 
 def refuse_biasing_settings(
@@ -23,6 +25,11 @@ def refuse_biasing_settings(
         raise ValueError(
             'precision "16-mixed" skips steps when a gradient overflows, which biases a chain: '
             'use "32-true" or "bf16-mixed"'
+        )
+    if precision is not None and str(precision) not in _PRECISIONS:
+        raise ValueError(
+            f'precision "{precision}" holds the weights in 16 bits or fewer, whose rounding is '
+            'larger than a chain\'s steps: use "32-true", "64-true" or "bf16-mixed"'
         )
     if gradient_clip_val:
         raise ValueError(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lightning_sgmcmc.target import Batch
 
 # Spawn keys of SeedSequence(seed): a chain's noise is (chain,), its batches (chain, this).
 _BATCHES = 0xBA7C4
@@ -37,18 +41,31 @@ class BatchStream:
     batches are the same for all and stay [N, ...].
 
     Args:
-        tensors: The training set, each [N, ...].
+        tensors: The training set: tensors, each [N, ...], in a tuple, a list or a dict, which a
+            batch then is too. Tuples, lists and dicts may hold further ones.
         batch_size: Examples in a global batch, shared among the ranks.
         sampling: One of the four above.
 
     Raises:
+        TypeError: If something is no tensor.
         ValueError: If lengths differ, the batch is larger than the data, or a name is unknown.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor], batch_size: int, sampling: Sampling = "auto"
+        self,
+        tensors: Tensor | Sequence[Any] | Mapping[str, Any],
+        batch_size: int,
+        sampling: Sampling = "auto",
     ) -> None:
-        lengths = {len(t) for t in tensors}
+        self.tensors: Any = tuple(tensors) if isinstance(tensors, list) else tensors
+        leaves = tree_leaves(self.tensors)
+        others = sorted({type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)})
+        if others:
+            raise TypeError(
+                "a BatchStream takes tensors in tuples, lists and dicts, got "
+                f"{' and '.join(others)} among them: convert it"
+            )
+        lengths = {len(t) if t.dim() else 0 for t in leaves}
         if len(lengths) != 1:
             raise ValueError(f"all tensors need the same first dimension, got {sorted(lengths)}")
         if sampling not in ("auto", "independent", "reshuffled", "full"):
@@ -61,7 +78,6 @@ class BatchStream:
             raise ValueError(
                 f"batch_size must lie between 1 and the {self.num_data} examples, got {batch_size}"
             )
-        self.tensors = tuple(tensors)
         self.sampling = sampling
         self.seed, self.chain, self.rank, self.world_size = 0, 0, 0, 1
         self.num_chains: int | None = None
@@ -96,7 +112,7 @@ class BatchStream:
                 f"a batch of {self.batch_size} does not divide among {world_size} processes: "
                 f"choose a multiple of {world_size}"
             )
-        self.tensors = tuple(t.to(device) for t in self.tensors)
+        self.tensors = tree_map(lambda t: t.to(device), self.tensors)
         self.seed, self.chain, self.rank, self.world_size = seed, chain, rank, world_size
         self.num_chains = num_chains
         if self.sampling == "auto":
@@ -129,17 +145,25 @@ class BatchStream:
             chosen = self._drawn(epoch)[..., place * n : (place + 1) * n]
         return chosen[..., self.rank * share : (self.rank + 1) * share]
 
-    def at(self, step: int) -> tuple[Tensor, ...]:
+    def at(self, step: int) -> Batch:
         """Return this rank's share of the global batch of a step, on the device."""
         if self.sampling == "full" and self.world_size == 1:
             return self.tensors
-        indices = self.indices(step).to(self.tensors[0].device)
-        flat = indices.reshape(-1)
-        return tuple(
-            t.index_select(0, flat).view(*indices.shape, *t.shape[1:]) for t in self.tensors
-        )
+        indices = self.indices(step)
+        chosen = self._rows(indices.reshape(-1))
+        return tree_map(lambda t: t.view(*indices.shape, *t.shape[1:]), chosen)
 
-    def whole(self) -> Iterator[tuple[Tensor, ...]]:
+    def spread(self, count: int) -> Batch:
+        """Return examples spread evenly over the data, [count, ...] or fewer."""
+        count = min(count, self.num_data)
+        return self._rows(torch.arange(count) * self.num_data // count)
+
+    def _rows(self, indices: Tensor) -> Batch:
+        """Return the examples with these numbers."""
+        indices = indices.to(tree_leaves(self.tensors)[0].device)
+        return tree_map(lambda t: t.index_select(0, indices), self.tensors)
+
+    def whole(self) -> Iterator[Batch]:
         """Yield this rank's share of the whole data, in batches of its share of a minibatch.
 
         Each is like a minibatch in shape, [K, n, ...] for K stacked chains, and without a copy.
@@ -149,10 +173,13 @@ class BatchStream:
         stop = start + base + (self.rank < more)
         size = self.batch_size // self.world_size
         for first in range(start, stop, size):
-            parts = tuple(t[first : min(first + size, stop)] for t in self.tensors)
-            if self.num_chains is not None and self.stacked:
-                parts = tuple(t.expand(self.num_chains, *t.shape) for t in parts)
-            yield parts
+            yield tree_map(partial(self._part, slice(first, min(first + size, stop))), self.tensors)
+
+    def _part(self, part: slice, tensor: Tensor) -> Tensor:
+        rows = tensor[part]
+        if self.num_chains is None or not self.stacked:
+            return rows
+        return rows.expand(self.num_chains, *rows.shape)
 
     @property
     def batches_a_pass(self) -> int:

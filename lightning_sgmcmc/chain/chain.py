@@ -18,6 +18,7 @@ from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.head import CollapsedHead
+from lightning_sgmcmc.chain.probe import EXAMPLES, TaskProbe
 from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.randomised_map import RandomisedMAP
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
@@ -131,7 +132,7 @@ class Chain:
         self._selected: list[str] | None = None
         self.head: CollapsedHead | None = None
         self.collapse_head = collapse_head
-        self._prepared = self._one_network = False
+        self._prepared = self._one_network = self._task_checked = False
         self._randomised: RandomisedMAP | None = None
 
     # Before the first step.
@@ -140,10 +141,12 @@ class Chain:
         """Load pretrained weights and choose which are sampled; once, before any work.
 
         Raises:
-            ValueError: If a file or a name does not fit the task, or a layer normalises by the
-                statistics of a minibatch.
+            ValueError: If a file or a name does not fit the task, a layer normalises by the
+                statistics of a minibatch, or one draws masks at a temperature above 0.
         """
         checks.refuse_batch_statistics(self.task)
+        if self._make_sampler([nn.Parameter(torch.zeros(1))]).temperature > 0:
+            checks.refuse_dropout(self.task)
         if self._prepared:
             return
         self._prepared = True
@@ -242,6 +245,29 @@ class Chain:
         if self._starts == "randomised_map":
             stream = checks.check_randomised(sampler, self.stream, self.optimizer_steps)
             self._randomised = RandomisedMAP(self.task, sampler, stream)
+
+    def check_task(self, batch: Batch | None = None) -> None:
+        """Check the task on a few examples, once, before the first step.
+
+        See :class:`~lightning_sgmcmc.chain.probe.TaskProbe`.
+
+        Args:
+            batch: A batch of a loader that is no :class:`BatchStream`, of which examples are taken
+                otherwise; None where there is none yet.
+        """
+        if self._task_checked or self.steps:
+            return
+        examples = batch if self.stream is None else self.stream.spread(EXAMPLES)
+        if examples is None:
+            return
+        assert self.target is not None
+        weights = dict(self.task.named_parameters())
+        if self.stack is not None:
+            weights = dict(zip(self.stack.names, self.stack.weights, strict=True))
+        sampled = {name: weights[name] for name in self.sampled}
+        temperature = self.sampler.temperature
+        TaskProbe(self.task, self.evaluate, sampled, self.target, temperature).check(examples)
+        self._task_checked = True
 
     def _whole_prior(self) -> Prior:
         """Return the prior of all sampled weights, the head's included."""
@@ -342,6 +368,7 @@ class Chain:
         Returns:
             The mean loss at the old weights, [] or [K].
         """
+        self.check_task(batch)
         which = 0 if self.sampling_now else 1
         take = step or self._take_step
         if which:

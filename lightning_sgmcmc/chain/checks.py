@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
@@ -22,19 +22,43 @@ def refuse_batch_statistics(module: nn.Module) -> None:
     """Raise ValueError if an example's likelihood would depend on the rest of its minibatch."""
     layers = mixing_layers(module)
     if layers:
-        more = f" and {len(layers) - 3} others" if len(layers) > 3 else ""
         raise ValueError(
-            f"{', '.join(layers[:3])}{more} would normalise by the statistics of each minibatch, "
+            f"{_first_three(layers)} would normalise by the statistics of each minibatch, "
             "so that there is no likelihood of an example and no posterior: freeze running "
             "statistics with eval(), or use GroupNorm, LayerNorm or filter response normalisation"
         )
 
 
-def keep_statistics_frozen(module: nn.Module) -> None:
-    """Return batch normalisations to evaluation mode, in which a chain was allowed to start."""
-    for layer in module.modules():
-        if isinstance(layer, _BatchNorm):
-            layer.training = False
+def refuse_dropout(module: nn.Module) -> None:
+    """Raise ValueError if a layer would draw masks while the chain samples."""
+    layers = [
+        f"{name} ({type(layer).__name__})"
+        for name, layer in module.named_modules()
+        if layer.training and _drop_probability(layer) > 0
+    ]
+    if layers:
+        raise ValueError(
+            f"{_first_three(layers)} would draw new masks at every evaluation, so that there is no "
+            "likelihood of an example and no posterior: switch dropout off with eval() or p = 0"
+        )
+
+
+def _drop_probability(layer: nn.Module) -> float:
+    if isinstance(layer, _DropoutNd):
+        return layer.p
+    if isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)):
+        return layer.dropout
+    return 0.0
+
+
+def _first_three(layers: list[str]) -> str:
+    more = f" and {len(layers) - 3} others" if len(layers) > 3 else ""
+    return ", ".join(layers[:3]) + more
+
+
+def evaluation_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the layers that are in evaluation mode, such as frozen batch normalisations."""
+    return [layer for layer in module.modules() if not layer.training]
 
 
 def check_length(max_steps: int, schedule: DrawSchedule) -> None:

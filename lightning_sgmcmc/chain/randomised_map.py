@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.task import Task
@@ -61,7 +62,8 @@ class RandomisedMAP:
         #: What the data became: [N, ...], or [K, N, ...] where it differs between stacked chains.
         self.tensors: list[Tensor] = []
         self._own: list[bool] = []
-        for i, tensor in enumerate(stream.tensors):
+        leaves, self._kind = tree_flatten(stream.tensors)
+        for i, tensor in enumerate(leaves):
             own = any(chain[i] is not tensor for chain in moved)
             self._own.append(own and sampler.num_chains is not None)
             self.tensors.append(torch.stack([c[i] for c in moved]) if self._own[i] else moved[0][i])
@@ -72,8 +74,7 @@ class RandomisedMAP:
             return root * _normal([like], seed, chain, 0)[0]
 
         with torch.no_grad():
-            result: Sequence[Tensor] = task.perturb_labels(self._stream.tensors, normal)
-        return result
+            return tree_leaves(task.perturb_labels(self._stream.tensors, normal))
 
     def _anchor(self, sampler: Sampler, numbers: range, root: float) -> list[Tensor]:
         """Return sqrt(T) P^(1/2) w / N, the prior's precision times how far its mean is moved."""
@@ -92,13 +93,14 @@ class RandomisedMAP:
         stream = self._stream
         indices = stream.indices(step).to(self.tensors[0].device)
         if self._chains is None:
-            return tuple(t[indices] for t in self.tensors)
+            return tree_unflatten([t[indices] for t in self.tensors], self._kind)
         rows = torch.arange(self._chains, device=indices.device).unsqueeze(-1)
         indices = indices.expand(self._chains, indices.shape[-1])
-        return tuple(
+        chosen = [
             t[rows, indices] if own else t[indices]
             for t, own in zip(self.tensors, self._own, strict=True)
-        )
+        ]
+        return tree_unflatten(chosen, self._kind)
 
     def add_anchor_(self, grads: list[Tensor]) -> None:
         """Turn the gradient of U/N into that of the perturbed potential, as to the prior."""

@@ -81,18 +81,28 @@ class Task(Report, nn.Module):
         """Whether the task defines :meth:`law`."""
         return type(self).law is not Task.law
 
+    @property
+    def predicts(self) -> bool:
+        """Whether the task defines :meth:`law` or :meth:`predictive`."""
+        return self.states_law or type(self).predictive is not Task.predictive
+
     def nll(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood of each example under the current weights, [B]."""
-        return -self._stated(batch[0], "nll(batch)").log_density(batch[1])
+        return -self._stated(batch, "nll(batch)").log_density(batch[1])
 
     def predictive(self, batch: Batch) -> Tensor:
         """Return what the ensemble averages, the mean of the law, [B, ...]."""
-        return self._stated(batch[0], "predictive(batch)").mean
+        return self._stated(batch, "predictive(batch)").mean
 
-    def _stated(self, x: Any, missing: str) -> Law:
+    def _stated(self, batch: Batch, missing: str) -> Law:
         if not self.states_law:
             raise TypeError(f"{type(self).__name__} must define law(x), or {missing}")
-        return self.law(x)
+        if not isinstance(batch, (tuple, list)):
+            raise TypeError(
+                f"law(x) is for batches (x, y), got a {type(batch).__name__}: define nll(batch) "
+                "and predictive(batch) instead, or train on (x, y)"
+            )
+        return self.law(batch[0])
 
     def moments(self, x: Any) -> tuple[Tensor, ...]:
         """Return mean and, where the law has one, noise of the law of inputs x."""
@@ -105,7 +115,9 @@ class Task(Report, nn.Module):
 
     def law_of(self, batch: Batch) -> Law:
         """Return the law of a held-out batch's targets."""
-        return self.law(batch[0]) if self.states_law else Unstated(self.predictive(batch))
+        if not self.states_law:
+            return Unstated(self.predictive(batch))
+        return self._stated(batch, "predictive(batch)")
 
     def moments_and_nll(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return :meth:`moments` and, last, the :meth:`nll` of a held-out batch.

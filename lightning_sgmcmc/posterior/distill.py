@@ -267,5 +267,7 @@ def check_probabilities(predicted: Tensor) -> None:
 
 
 def _inputs(data: Any) -> Tensor:
+    if not isinstance(data, (Tensor, tuple, list)):
+        raise TypeError(f"a student learns from batches (x, ...), got a {type(data).__name__}")
     x: Tensor = data if isinstance(data, Tensor) else data[0]
     return x

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.utils.data import default_collate
 
 from lightning_sgmcmc.chain import Chain, MethodOf, Task
 from lightning_sgmcmc.metrics import PosteriorEnsemble
+from lightning_sgmcmc.posterior.predict import joined, num_examples
 
 #: Predictions of a held-out set that every draw leaves for the diagnostics.
 PROBES = 128
@@ -27,17 +27,18 @@ class HeldOut:
     """A held-out set on the device, in batches whose order is fixed.
 
     Args:
-        batches: Tuples of tensors with examples along the first axis.
+        batches: Tensors, or tuples, lists or dicts of them, with examples along the first axis.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are none, or the tensors of a batch differ in length.
     """
 
     def __init__(self, batches: Sequence[Any]) -> None:
         self._batches = list(batches)
         if not self._batches:
             raise ValueError("a held-out set is empty")
-        self.examples = _join(self._batches)
+        self._sizes = [num_examples(batch) for batch in self._batches]
+        self.examples = joined(self._batches)
 
     @property
     def first(self) -> Any:
@@ -47,13 +48,13 @@ class HeldOut:
     @property
     def size(self) -> int:
         """Number of examples."""
-        return sum(_length(batch) for batch in self._batches)
+        return sum(self._sizes)
 
     def batches(self, rank: int, world_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield this process's share of the batches, with the indices of their examples."""
         first = 0
-        for i, batch in enumerate(self._batches):
-            last = first + _length(batch)
+        for i, (batch, size) in enumerate(zip(self._batches, self._sizes, strict=True)):
+            last = first + size
             if i % world_size == rank:
                 yield batch, torch.arange(first, last)
             first = last
@@ -117,16 +118,3 @@ def evaluating(task: Task) -> Iterator[None]:
         yield
     finally:
         task.train(training)
-
-
-def _length(batch: Any) -> int:
-    return len(batch[0]) if isinstance(batch, (tuple, list)) else len(batch)
-
-
-def _join(batches: list[Any]) -> Any:
-    first = batches[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(batches)
-    if isinstance(first, (tuple, list)):
-        return tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
-    return default_collate(batches)

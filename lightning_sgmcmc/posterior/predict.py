@@ -379,7 +379,7 @@ def num_examples(batch: Any) -> int:
     Raises:
         ValueError: If there is no tensor, or the lengths differ.
     """
-    lengths = {len(tensor) for tensor in _tensors(batch)}
+    lengths = {len(tensor) if tensor.dim() else 0 for tensor in _tensors(batch)}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(
             "a batch needs tensors with the same examples along their first axis, got lengths "
@@ -398,6 +398,18 @@ def cut(batch: Any, part: slice | Tensor) -> Any:
         values = [cut(value, part) for value in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Return all examples of batches of one kind, in order, as one batch."""
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(batches))
+    if isinstance(first, Mapping):
+        return {key: joined([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(joined(parts) for parts in zip(*batches, strict=True))
+    return first
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:

@@ -65,6 +65,16 @@ class Examples:
 
         return tree_map(narrow, self.batch)
 
+    def take(self, rows: Sequence[int]) -> Any:
+        """Return a batch of the examples with these numbers, in this order."""
+
+        def select(leaf: Any) -> Any:
+            if not self._carries(leaf):
+                return leaf
+            return leaf.index_select(self.axis, torch.tensor(rows, device=leaf.device))
+
+        return tree_map(select, self.batch)
+
     def dims(self, dim: int) -> Any:
         """Return ``dim`` where a leaf carries examples and None elsewhere, for ``vmap``."""
         return tree_map(lambda carries: dim if carries else None, self._carry)

@@ -82,7 +82,8 @@ def sample_chains(
     def nll(theta: Tensor, step: int) -> Tensor:
         features, labels = stream.at(step)
         logits = theta[:, 0] @ features.T
-        return functional.softplus(logits).mean(1) - (logits @ labels) / len(labels)
+        value: Tensor = functional.softplus(logits).mean(1) - (logits @ labels) / len(labels)
+        return value
 
     draws, seconds = sample(
         sampler,

@@ -1,0 +1,173 @@
+"""A batch may be a tuple or a dict of tensors: the run is the same to the bit."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from lightning_sgmcmc import SGFS, SGHMC, BatchStream, ControlVariate, GaussianPrior, load_posterior
+from lightning_sgmcmc.chain import OptimizerBurnIn
+from lightning_sgmcmc.posterior.predict import joined
+from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
+
+PRIOR = GaussianPrior(4.0)
+
+
+class DictToy(Toy):
+    """The same law with batches {"inputs": x, "more": {"targets": y}}."""
+
+    def nll(self, batch: Any) -> Tensor:
+        return super().nll((batch["inputs"], batch["more"]["targets"]))
+
+    def predictive(self, batch: Any) -> Tensor:
+        return super().predictive((batch["inputs"],))
+
+    def perturb_labels(self, batch: Any, normal: Any) -> Any:
+        y = batch["more"]["targets"]
+        return {"inputs": batch["inputs"], "more": {"targets": y + normal(y)}}
+
+
+class TupleToy(Toy):
+    def perturb_labels(self, batch: Any, normal: Any) -> Any:
+        return batch[0], batch[1] + normal(batch[1])
+
+
+class Rows(Dataset):  # type: ignore[type-arg]
+    """Examples one by one, as tuples or as dicts."""
+
+    def __init__(self, seed: int, size: int, as_dict: bool) -> None:
+        self.x, self.y = toy_data(seed, size)
+        self.as_dict = as_dict
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> Any:
+        if not self.as_dict:
+            return self.x[i], self.y[i]
+        return {"inputs": self.x[i], "more": {"targets": self.y[i]}}
+
+
+class Data(ToyData):
+    """The toy's data, in tuples or in dicts; the last held-out batch is shorter."""
+
+    def __init__(self, as_dict: bool, sampling: str) -> None:
+        super().__init__(16, sampling)
+        self.as_dict = as_dict
+
+    def train_dataloader(self) -> Any:
+        if self.sampling == "loader":
+            return DataLoader(Rows(0, 64, self.as_dict), batch_size=16, shuffle=True)
+        x, y = toy_data()
+        tensors: Any = {"inputs": x, "more": {"targets": y}} if self.as_dict else (x, y)
+        return BatchStream(tensors, self.batch_size, self.sampling)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(Rows(1, 20, self.as_dict), batch_size=8)
+
+    def test_dataloader(self) -> Any:
+        return DataLoader(Rows(2, 30, self.as_dict), batch_size=8)
+
+
+RUNS: dict[str, tuple[dict[str, Any], str]] = {
+    "reshuffled": ({"sampler": partial(SGHMC, lr=1e-3, momentum=0.9, prior=PRIOR)}, "auto"),
+    "step from the data": (
+        {"sampler": partial(SGHMC, lr="auto", momentum=0.9, prior=PRIOR), "burn_in": 10},
+        "independent",
+    ),
+    "whole data": ({"sampler": partial(SGHMC, lr=1e-3, momentum=0.9, prior=PRIOR)}, "full"),
+    "control variate": (
+        {
+            "sampler": partial(SGHMC, lr=1e-3, momentum=0.9, prior=PRIOR),
+            "gradients": ControlVariate(),
+            "burn_in": 5,
+        },
+        "auto",
+    ),
+    "gradients of examples": (
+        {"sampler": partial(SGFS, lr=0.1, prior=PRIOR), "burn_in": 5},
+        "independent",
+    ),
+    "perturbed starts": (
+        {
+            "sampler": partial(SGHMC, lr=1e-3, momentum=0.9, prior=PRIOR),
+            "burn_in": 8,
+            "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.Adam, lr=0.01), 6),
+            "starts": "randomised_map",
+        },
+        "auto",
+    ),
+    "a loader": ({"sampler": partial(SGHMC, lr=1e-3, momentum=0.9, prior=PRIOR)}, "loader"),
+}
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+@pytest.mark.parametrize("name", RUNS)
+def test_dicts_are_as_tuples(tmp_path: Path, name: str, chains: int) -> None:
+    settings, sampling = RUNS[name]
+
+    def run(as_dict: bool) -> tuple[Toy, list[Tensor]]:
+        torch.manual_seed(0)
+        kind = DictToy if as_dict else TupleToy
+        module = kind(num_chains=chains, **settings)
+        folder = tmp_path / kind.__name__
+        trainer(folder, 20).fit(module, datamodule=Data(as_dict, sampling))
+        batch = joined(list(Data(as_dict, sampling).test_dataloader()))
+        stored = load_posterior(folder, kind()).predictive(batch)
+        ran = module.kept.ensemble("test")
+        own = [ran.mean, ran.epistemic_std, ran.nll, stored.mean, stored.nll]
+        return module, own + [t for k in range(chains) for t in module.chain.state(k).values()]
+
+    (plain, expected), (module, found) = run(False), run(True)
+    assert module.kept.num_draws == plain.kept.num_draws > 0
+    assert len(found[0]) == 30
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    x, y = toy_data(2, 30)
+    examples = module.kept.held_out["test"].examples
+    assert torch.equal(examples["inputs"], x)
+    assert torch.equal(examples["more"]["targets"], y)
+
+
+def test_a_law_needs_pairs(tmp_path: Path) -> None:
+    class Lawful(Toy):
+        nll, predictive = Toy.__mro__[1].nll, Toy.__mro__[1].predictive
+
+        def law(self, x: Any) -> Any:
+            raise AssertionError("never asked")
+
+    with pytest.raises(
+        TypeError, match=r"law\(x\) is for batches \(x, y\), got a dict: define nll"
+    ):
+        trainer(tmp_path, 3).fit(
+            Lawful(net=nn.Linear(NUM_FEATURES, 1), burn_in=1), datamodule=Data(True, "auto")
+        )
+
+
+def test_a_loader_gives_tensors_in_tuples_lists_and_dicts(tmp_path: Path) -> None:
+    class Encoding(Data):
+        def train_dataloader(self) -> Any:
+            rows = Rows(0, 64, True)
+            collate = lambda examples: UserDict(default_collate(examples))  # noqa: E731
+            return DataLoader(rows, batch_size=16, collate_fn=collate)
+
+    with pytest.raises(ValueError, match=r"a batch must be a tensor, .* got a UserDict: convert"):
+        trainer(tmp_path, 3).fit(DictToy(burn_in=1), datamodule=Encoding(True, "auto"))
+
+
+def test_only_tensors_are_taken() -> None:
+    x = torch.zeros(3)
+    with pytest.raises(TypeError, match="tensors in tuples, lists and dicts, got str among"):
+        BatchStream({"x": x, "names": ["a", "b", "c"]}, 1)
+    with pytest.raises(TypeError, match="got ndarray among them: convert it"):
+        BatchStream((x, x.numpy()), 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"same first dimension, got \[0, 3\]"):
+        BatchStream({"x": x, "scale": torch.tensor(1.0)}, 1)
+    with pytest.raises(ValueError, match=r"same first dimension, got \[\]"):
+        BatchStream({}, 1)
