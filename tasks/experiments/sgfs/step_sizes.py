@@ -68,6 +68,13 @@ def read_moments(folder: Path, suffix: str = "") -> Moments:
         return {name: stored[n] for name, n in names.items()}
 
 
+def missing(folders: Iterable[Path]) -> str:
+    """Return the line that says which studies' moments are missing, empty if none are."""
+    names = [str(folder / "moments.npz") for folder in folders]
+    lost = [name for name in names if not Path(name).is_file()]
+    return f"recorded results have no {', '.join(lost)}: run those cells" if lost else ""
+
+
 def compare(
     draws: NDArray[Any], seconds: float, reference: Moments, thinning: int = 1
 ) -> tuple[dict[str, Any], Moments]:
