@@ -146,8 +146,8 @@ class Experiment:
             where it is not finished.
         choices: What its settings were chosen from.
         left_out: Returns the names of cells that run only where they are asked for, and why.
-        figures: Returns figures by name, of the results and of the folder of the cells; for one that
-            needs a file which is not there, the line that says so.
+        figures: Returns figures by name, of the results and of the folder of the cells; in place of
+            one that needs a missing file, the line that says so.
     """
 
     cells: Callable[[], Cells]

@@ -17,6 +17,7 @@ from lightning_sgmcmc import SGHMC, Sampler
 from lightning_sgmcmc.diagnostics import autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.drawing import ellipse
+from tasks.experiments.labels import of_sampler
 from tasks.experiments.loop import Array, sample
 from tasks.experiments.tables import Column, Results, Row, Table
 
@@ -211,7 +212,6 @@ class Method:
     """A sampler, its chains, and what its chain is in closed form.
 
     Attributes:
-        label: What tables call it.
         make: Builds it.
         closed: Returns its chains in closed form; None where there is none.
         chains: How many.
@@ -222,7 +222,6 @@ class Method:
         constant: Whether C = I from the start, so that an unstable step is known before the run.
     """
 
-    label: str
     make: Make
     closed: Callable[[Sampler, Array, float, float], list[Linear]] | None = None
     chains: int = 20
@@ -232,8 +231,13 @@ class Method:
     pool: int = 1
     constant: bool = False
 
+    @property
+    def label(self) -> str:
+        """What tables call it: what it builds."""
+        return of_sampler(self.make([torch.zeros(2)], 1.0), self.freeze)
 
-UNDERDAMPED = Method("SGHMC, momentum .9", partial(SGHMC, momentum=0.9), momentum_chain)
+
+UNDERDAMPED = Method(partial(SGHMC, momentum=0.9), momentum_chain)
 
 
 def row(

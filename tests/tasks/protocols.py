@@ -448,7 +448,7 @@ PSGLD_CNN = [
             "appendix": (60_000, 12_000, 300, 3),
             "reduced": (2_400, 1_200, 75, 1),
         },
-        "CNN: 20 epochs, L = 10; appendix G: 100 epochs, L = 20; 'reduced' is ours, 4 epochs, L = 2",
+        "CNN: 20 epochs, L = 10; appendix G: 100 epochs, L = 20; ours, 'reduced': 4 epochs, L = 2",
         _THIN,
     ),
     *starmap(_after_adam, (("text", 12_000), ("appendix", 60_000), ("reduced", 2_400))),
@@ -594,7 +594,7 @@ KDD99 = [
     ),
     Row(
         "sgd* sgld*",
-        "section 5.3: a = .1, b = 1e5, delta = .9: epsilon_t = a (b + t)^-delta, lr = epsilon N / 2",
+        "section 5.3: a = .1, b = 1e5, delta = .9: epsilon_t = a (b + t)^-delta, lr = eps N / 2",
         {
             "schedule": "PolynomialDecay(b=100000.0, gamma=0.9)", "law": "reshuffled",
             "lr": 0.1 * 1e5**-0.9 * _N / 2,

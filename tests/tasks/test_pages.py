@@ -38,7 +38,7 @@ def test_every_recorded_table_with_a_number_stands_on_a_page(name: str) -> None:
 
 def test_another_number_on_a_page_is_found() -> None:
     page = (ROOT / "docs" / "nld.md").read_text()
-    other = page.replace("| SGD | 0.0014 |", "| SGD | 0.0015 |")
+    other = page.replace("| 0.0014 | 100.00 | 0.0722 |", "| 0.0015 | 100.00 | 0.0722 |")
     assert other != page
     assert filled(other, ROOT) == page
 
@@ -47,7 +47,7 @@ def test_another_number_on_a_page_is_found() -> None:
     ("marker", "message"),
     [
         ("<!-- table nothing 1 -->", "no experiment 'nothing'"),
-        ("<!-- table nld 2 -->", "tables 1 to 1, not 2"),
+        ("<!-- table nld 3 -->", "tables 1 to 2, not 3"),
     ],
 )
 def test_markers_without_a_table_are_refused(marker: str, message: str) -> None:

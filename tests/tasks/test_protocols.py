@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,6 +15,8 @@ from tasks.experiments.experiment import Cell, Study
 from tasks.experiments.psgld import networks
 from tests.tasks.protocols import PROTOCOLS, USUAL, WITHOUT_A_CHAIN, Row
 from tests.tasks.resolved import Recorder, differences, of_run, of_study, recording, relevant
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -72,3 +75,31 @@ def test_every_row_holds_for_a_cell_and_says_where_it_stands() -> None:
         assert any(matches(cell, row.cells) for cell in names[name]), (name, row.cells)
         assert row.where
         assert set(row.ours) <= set(row.states), (name, row.cells)
+
+
+RECORDED = ROOT / "docs" / "measured"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.iterdir()))
+def test_recorded_runs_were_made_of_what_the_protocol_states(name: str) -> None:
+    """Sampler, metric, prior and temperature of a record are those of its cell."""
+    for cell in with_a_chain(name):
+        record = reproduce.read(RECORDED / name, cell)
+        if record is None or isinstance(cell, Study):
+            continue
+        stated, made = protocol(name, cell.name), record["sampler"]
+        inner = stated["options"].get("optimizer")
+        optimized = f"Optimized({inner and inner['name']})"
+        expected = {"Optimized": optimized}.get(stated["sampler"], stated["sampler"])
+        assert (cell.name, made["name"]) == (cell.name, expected)
+        assert made["prior"] == stated["prior"]
+        assert record["temperature"] == pytest.approx(stated["temperature"])
+        metric = re.fullmatch(r"(\w+)\((.*)\)", made["preconditioner"])
+        assert metric
+        assert metric[1] == stated["metric"]["name"]
+        for argument in filter(None, metric[2].split(", ")):
+            key, value = argument.split("=")
+            if key in ("alpha", "eps", "floor", "memory", "r", "power"):
+                assert float(value) == pytest.approx(stated["metric"][key] or 0.0), cell.name
+        if stated["schedule"] == "ConstantStep()" and stated["lr"] != "auto":
+            assert made["lr"] == pytest.approx(stated["lr"], rel=1e-3)

@@ -38,22 +38,13 @@ def target(reading: str) -> Array:
     return np.array([[variance, -0.95 * variance**0.5], [-0.95 * variance**0.5, 1.0]])
 
 
-_averaged = partial(Method, closed=gaussians.frozen, chains=2, stacked=False)
+_newest = partial(Method, closed=gaussians.frozen, chains=2, stacked=False)
 METHODS = {
-    "sgld": Method("SGLD", SGLD, gaussians.frozen, constant=True),
-    "hasgld_printed": Method(
-        "HASGLD-SA as printed (normalised)",
-        partial(HASGLD, memory=2, paper_mode=True),
-        chains=1,
-        stacked=False,
-    ),
-    "hasgld": _averaged("HASGLD, frozen after burn-in (r = .25)", partial(HASGLD, memory=2)),
-    "hasgld_r001": _averaged(
-        "HASGLD, frozen after burn-in (r = .001)", partial(HASGLD, memory=5, r=1e-3)
-    ),
-    "hamcmc": Method(
-        "HAMCMC (adapting, M = 3)", partial(HAMCMC, memory=3), chains=50, freeze=False, pool=5
-    ),
+    "sgld": Method(SGLD, gaussians.frozen, constant=True),
+    "hasgld_printed": Method(partial(HASGLD, memory=2, paper_mode=True), chains=1, stacked=False),
+    "hasgld": _newest(partial(HASGLD, memory=2)),
+    "hasgld_r001": _newest(partial(HASGLD, memory=5, r=1e-3)),
+    "hamcmc": Method(partial(HAMCMC, memory=3), chains=50, freeze=False, pool=5),
     "sghmc": replace(gaussians.UNDERDAMPED, constant=True),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}

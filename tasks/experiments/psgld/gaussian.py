@@ -50,20 +50,15 @@ def _fixed_point(sampler: Sampler, covariance: Array, h: float, sd: float) -> li
 _usual: dict[str, Any] = {"chains": CHAINS, "burn_in": 2_000, "pool": CHAINS // GROUPS}
 _psgld = partial(PSGLD, alpha=0.99, eps=LAMBDA)
 METHODS = {
-    "sgld": Method("SGLD", SGLD, gaussians.frozen, **_usual),
+    "sgld": Method(SGLD, gaussians.frozen, **_usual),
     "psgld": Method(
-        "pSGLD as in the authors' script (adapting, alpha = .9999)",
-        _published,
+        _published,  # the authors' script
         _fixed_point,
         freeze=False,
         **(_usual | {"burn_in": 50_000}),
     ),
-    "psgld_99": Method(
-        "pSGLD as in the paper (adapting, alpha = .99)", _psgld, freeze=False, **_usual
-    ),
-    "psgld_frozen": Method(
-        "pSGLD, frozen after burn-in (alpha = .99)", _psgld, gaussians.frozen, **_usual
-    ),
+    "psgld_99": Method(_psgld, freeze=False, **_usual),  # the paper's text
+    "psgld_frozen": Method(_psgld, gaussians.frozen, **_usual),
     "sghmc": replace(gaussians.UNDERDAMPED, **_usual),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
