@@ -244,8 +244,8 @@ def test_numbers_stand_where_they_belong() -> None:
     assert psgld[4:8] == ["20", "2", "7", "1, 1.23"]
     dropout = row(tail, "400-400 | SGD, dropout")
     assert (dropout[5], dropout[8]) == ("2", "0.7500 +- 0.3536 (2)")
-    assert dropout[9:11] == ["", "3.0"]  # of runs of their own there is no mean prediction
-    assert row(tail, "1200-1200 | deep ensemble of 5 (Adam)")[4] == "1 of 2 networks"
+    assert dropout[10:12] == ["", "3.0"]  # of runs of their own there is no mean prediction
+    assert row(tail, "1200-1200 | deep ensemble of 5 (Adam)")[5] == "1 of 2 networks"
 
 
 def test_temperatures_and_trials(tmp_path: Path) -> None:

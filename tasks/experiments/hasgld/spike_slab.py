@@ -61,7 +61,7 @@ def _hasgld(memory: int, params: list[Tensor], lr: float) -> Sampler:
 
 def _printed(params: list[Tensor], T: float) -> Sampler:
     prior = SpikeAndSlabPrior()
-    return HASGLD(params, 0.1, memory=1, paper_mode=True, temperature=T, prior=prior)
+    return HASGLD(params, 0.1, memory=1, slots=1, paper_mode=True, temperature=T, prior=prior)
 
 
 METHODS = {
