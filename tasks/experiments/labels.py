@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_sgmcmc import Identity, Sampler
+from lightning_sgmcmc import SGFS, Identity, Sampler
 from lightning_sgmcmc.common.arguments import arguments_of
 from tasks.experiments.overrides import Component, Overrides
 
@@ -56,17 +56,29 @@ def of_sampler(sampler: Sampler, freeze: bool = True) -> str:
         freeze: Whether its metric freezes where draws begin.
     """
     metric, own = sampler.preconditioner, arguments_of(sampler)
-    words = [type(sampler).__name__]
-    if own.get("paper_mode"):
+    printed, scoring = own.get("paper_mode"), isinstance(sampler, SGFS)
+    words = [_VARIANTS[own["variant"]] if scoring else type(sampler).__name__]
+    if own.get("count_prior"):
+        words.append("prior counted")
+    if printed:
         words.append("as printed (normalised steps)")
-    if type(metric) is not Identity:
-        stated = arguments_of(metric) | own  # HAMCMC's M is not its metric's number of pairs
-        signs = [s for s in _SIGNS if stated.get(s) is not None]
-        inside = ", ".join(f"{_SIGNS[s]} = {stated[s]:g}" for s in signs)
-        state = "frozen" if freeze and not own.get("paper_mode") else "adapting"
-        return ", ".join([*words, f"{type(metric).__name__} metric ({inside})", state])
-    words += [f"{_SIGNS[s]} = {own[s]:g}" for s in _SIGNS if s in own]
+    of_metric = arguments_of(metric)
+    if signed := _signed({k: v for k, v in own.items() if k not in of_metric}):
+        words.append(signed)
+    if type(metric) is not Identity and not scoring:
+        # HAMCMC's M is not its metric's number of pairs.
+        stated = {k: own.get(k, v) for k, v in of_metric.items()}
+        words.append(f"{type(metric).__name__} metric ({_signed(stated)})")
+    if metric.adaptive:
+        words.append("frozen" if freeze and not printed else "adapting")
+    if sampler.temperature != 1.0:
+        words.append(f"T = {sampler.temperature:.3g}")
     return ", ".join(words)
+
+
+def _signed(arguments: Mapping[str, Any]) -> str:
+    known = {k: arguments[k] for k in _SIGNS if arguments.get(k) is not None}
+    return ", ".join(f"{_SIGNS[k]} = {value:g}" for k, value in known.items())
 
 
 def _name(value: Component) -> str:
@@ -81,8 +93,7 @@ def _sampler(drawn: Component) -> str:
 
 
 def _in_brackets(arguments: Mapping[str, Any]) -> str:
-    words = [f"{sign} = {arguments[k]:g}" for k, sign in _SIGNS.items() if k in arguments]
-    return f" ({', '.join(words)})" if words else ""
+    return f" ({_signed(arguments)})" if _signed(arguments) else ""
 
 
 def _step(overrides: Overrides) -> str:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from lightning_sgmcmc import HASGLD, SGFS, SGHMC, SGLD, GaussianPrior, RMSProp
 from tasks.experiments import reproduce
 from tasks.experiments.experiment import Best, Cell, Choices, Experiment, Study
-from tasks.experiments.labels import label
+from tasks.experiments.labels import label, of_sampler
 from tasks.experiments.overrides import arguments, changed, gaussian, ours, sampler, schedule
 from tasks.experiments.sheet import FOLDER, Sheet, expanded
 from tasks.experiments.tables import Column, Row, Table, at, paper_row
@@ -251,3 +253,22 @@ def test_the_best_of_each_method_is_named(better: Any, best: str) -> None:
     assert text.endswith(f"| b-2 | 2.00 |\n\nBest: {best}.")
     assert "| a-4 | - |" in text
     assert "Best" not in choices.render({})
+
+
+def test_labels_of_samplers_state_what_they_are() -> None:
+    theta = [torch.zeros(2)]
+    assert of_sampler(SGLD(theta, 0.1, temperature=0.5)) == "SGLD, T = 0.5"
+    averaged = HASGLD(theta, 0.1, memory=5, r=1e-3, slots=1)
+    metric = "AveragedLBFGS metric (M = 5, slots = 1, r = 0.001)"
+    assert of_sampler(averaged) == f"HASGLD, {metric}, frozen"
+    assert of_sampler(averaged, freeze=False) == f"HASGLD, {metric}, adapting"
+    printed = of_sampler(HASGLD(theta, 0.1, paper_mode=True))
+    assert printed.startswith("HASGLD, as printed (normalised steps), ")
+    assert printed.endswith(", adapting")
+    prior = GaussianPrior(2.0)
+    scoring = SGFS(theta, 0.1, variant="diagonal", count_prior=True, prior=prior)
+    assert of_sampler(scoring) == "SGFS-d, prior counted, frozen"
+    moving = SGHMC(theta, 0.1, momentum=0.9, preconditioner=RMSProp())
+    assert (
+        of_sampler(moving) == "SGHMC, mu = 0.9, RMSProp metric (alpha = 0.99, eps = 1e-05), frozen"
+    )

@@ -51,8 +51,8 @@ def _sgfs(alpha: float, num_data: int) -> tuple[Callable[..., Sampler], float]:
 
 
 METHODS = {
-    "sgfs_full": Method("SGFS-f", "alpha", (2.0, 3.0, 4.0, 5.0, 10.0), _sgfs),
-    "sgld": Method("SGLD", "epsilon", (5e-4, 1e-4, 5e-5, 1e-5, 5e-6), step_sizes.langevin),
+    "sgfs_full": Method("alpha", (2.0, 3.0, 4.0, 5.0, 10.0), _sgfs),
+    "sgld": Method("epsilon", (5e-4, 1e-4, 5e-5, 1e-5, 5e-6), step_sizes.langevin),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
 

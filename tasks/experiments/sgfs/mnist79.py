@@ -46,14 +46,11 @@ def _sgfs(variant: Variant) -> Make:
 
 
 METHODS = {
-    "sgfs_full": Method("SGFS-f", "alpha", ALPHAS, _sgfs("full")),
-    "sgfs_diagonal": Method("SGFS-d", "alpha", ALPHAS, _sgfs("diagonal")),
-    "sgfs_full_reshuffled": Method(
-        "SGFS-f, reshuffled epochs", "alpha", ALPHAS, _sgfs("full"), "reshuffled"
-    ),
-    "sgld": Method("SGLD", "epsilon", (1e-3, 3e-4, 1e-4, 1e-5, 1e-6), step_sizes.langevin),
+    "sgfs_full": Method("alpha", ALPHAS, _sgfs("full")),
+    "sgfs_diagonal": Method("alpha", ALPHAS, _sgfs("diagonal")),
+    "sgfs_full_reshuffled": Method("alpha", ALPHAS, _sgfs("full"), "reshuffled"),
+    "sgld": Method("epsilon", (1e-3, 3e-4, 1e-4, 1e-5, 1e-6), step_sizes.langevin),
     "hmc": Method(
-        "HMC",
         "leapfrog steps",
         (1, 3, 10, 30),
         lambda steps, n: (partial(HMC, leapfrog_steps=int(steps)), 1.0),
