@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -323,6 +324,7 @@ STYLES = (
     ("D-", "0.45"),
     ("v--", "0.65"),
     ("P-.", "0.25"),
+    ("X:", "0.75"),
 )
 
 
@@ -348,7 +350,6 @@ def error_over_time(axes: Axes, results: Results, labels: Mapping[str, str]) -> 
     axes.set_ylabel("mean absolute error of the covariance")
     axes.plot([], [], "k+", label="closed form, infinitely many draws", **cross)
     axes.grid(which="both", color="0.92")
-    axes.legend(fontsize="small")
 
 
 def paths(panels: list[list[tuple[str, Array, NDArray[np.float64]]]], share: bool = True) -> Figure:
@@ -365,7 +366,7 @@ def paths(panels: list[list[tuple[str, Array, NDArray[np.float64]]]], share: boo
             axes.plot(states[:, 0], states[:, 1], ".-", color="0.6", lw=0.3, ms=2)
             for size in (1, 2, 3):
                 axes.plot(*ellipse(covariance, size), color="k", lw=0.9)
-            axes.set_title(title, fontsize="small")
+            axes.set_title(fill(title, 38), fontsize="small")
         line[0].set_ylabel(r"$\theta_2$")
     for axes in grid[-1]:
         axes.set_xlabel(r"$\theta_1$")

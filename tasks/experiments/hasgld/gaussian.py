@@ -20,6 +20,7 @@ from torch import Tensor
 from lightning_sgmcmc import HAMCMC, HASGLD, SGLD, Sampler
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments import gaussians
+from tasks.experiments.drawing import legend_below
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.gaussians import Method
 from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
@@ -103,11 +104,12 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
         if any("error" in row for name in names[reading] for row in gaussians.rows(results, name))
     ]
     if found:
-        figure = new_figure(5 * len(found) + 1, 4.6)
+        figure = new_figure(5 * len(found) + 1, 6)
         panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
         for axes, reading in zip(panels, found, strict=True):
             gaussians.error_over_time(axes, results, names[reading])
             axes.set_title(rf"$\sigma_x^2 = {READINGS[reading]:g}$")
+        legend_below(figure)
         drawn["hasgld-gaussian"] = figure
     states = []
     for name in ("sgld", "hasgld_printed", "hasgld"):

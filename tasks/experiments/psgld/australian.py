@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -216,7 +217,7 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
 
 def _lines(axes: Axes, results: Results, x: str, y: str) -> None:
     lines = {
-        label: [(row[x], row[y]) for row in (results.get(name) or {"rows": []})["rows"]]
+        fill(label, 36): [(row[x], row[y]) for row in (results.get(name) or {"rows": []})["rows"]]
         for name, label in LABELS.items()
     }
     draw_lines(axes, lines, SHEET.settings["looks"].values(), ms=4.5)

@@ -20,6 +20,7 @@ from torch import Tensor
 from lightning_sgmcmc import PSGLD, SGLD, RMSProp, Sampler
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments import gaussians
+from tasks.experiments.drawing import legend_below
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.gaussians import Linear, Method
 from tasks.experiments.loop import Array
@@ -121,8 +122,9 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return error over autocorrelation time (Figure 1 a), and the paths (Figures 1 b and 6)."""
     drawn = {}
     if any(gaussians.rows(results, name) for name in METHODS):
-        figure = new_figure(7, 5)
+        figure = new_figure(7, 6)
         gaussians.error_over_time(figure.subplots(), results, LABELS)
+        legend_below(figure)
         drawn["psgld-gaussian"] = figure
     stored = out / "paths" / "paths.npz"
     if stored.is_file():
