@@ -14,6 +14,7 @@ from lightning_sgmcmc.posterior import Posterior
 from lightning_sgmcmc.preconditioners import (
     AveragedLBFGS,
     BlockFisher,
+    DecayingRMSProp,
     DiagonalFisher,
     FullFisher,
     Identity,
@@ -67,6 +68,7 @@ __all__ = [
     "ConstantStep",
     "ControlVariate",
     "CyclicalCosine",
+    "DecayingRMSProp",
     "DiagonalFisher",
     "FanInGaussianPrior",
     "FlatPrior",

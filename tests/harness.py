@@ -31,6 +31,7 @@ from lightning_sgmcmc import (
     SGLD,
     SGNHT,
     BlockFisher,
+    DecayingRMSProp,
     DiagonalFisher,
     FullFisher,
     NaturalLangevin,
@@ -247,6 +248,8 @@ CASES = [
 VARIANTS = [
     Case("HASGLD-slots", HASGLD, options={"slots": 3, "memory": 1}, rows=10_000),
     Case("HASGLD-all", HASGLD, options={"slots": None}, rows=4_000),
+    Case("HASGLD-prior", HASGLD, options={"prior_in_pairs": True}),
+    Case("SGLD-RMSProp-NLD", lambda p, **kw: SGLD(p, preconditioner=DecayingRMSProp(), **kw)),
     Case("NaturalLangevin-model", NaturalLangevin, options={"labels": "model"}),
     Case(
         "SGLD-full", lambda p, **kw: SGLD(p, preconditioner=FullFisher("model"), **kw), rows=5_000

@@ -271,8 +271,8 @@ def test_results_without_git_and_within_another_repository(
         (
             ["--task", "toy", "--model.sampler=SGLD", "--model.sampler.preconditioner=null"],
             "preconditioner: unknown class 'None': choose one of AveragedLBFGS, BlockFisher, "
-            "DiagonalFisher, FullFisher, Identity, PriorMetric, QuasiDiagonalFisher, RMSProp, or "
-            "the path",
+            "DecayingRMSProp, DiagonalFisher, FullFisher, Identity, PriorMetric, "
+            "QuasiDiagonalFisher, RMSProp, or the path",
         ),
         (
             ["--model=tests.test_cli.NoSampler", "--model.sampler=SGLD",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
 from lightning_sgmcmc.preconditioners import AveragedLBFGS
+from lightning_sgmcmc.samplers.base import Pair
 from lightning_sgmcmc.samplers.common import CommonAndIncrements, Unpack
 from lightning_sgmcmc.samplers.sgld import SGLD
 
@@ -40,6 +41,9 @@ class HASGLD(SGLD):
         delta: Floor of the initial Hessian scale, on the scale of the sum over the data.
         slots: Operators averaged in C, None for all (small problems).
         omega: (c1, c2, power) of the averaging rate c1 (k + c2)^-power.
+        prior_in_pairs: Take y as the change of grad U / N, prior included, as the paper does, so
+            that C approximates the inverse of U's Hessian / N. Otherwise y is the change of the
+            mean likelihood gradient.
         paper_mode: Take the paper's steps as printed. T is the paper's 1/tau.
         **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
     """
@@ -56,6 +60,7 @@ class HASGLD(SGLD):
         delta: float = 1e-3,
         slots: int | None = 1,
         omega: tuple[float, float, float] = (5.0, 10.0, 0.9),
+        prior_in_pairs: bool = False,
         paper_mode: bool = False,
         **common: Unpack[CommonAndIncrements],
     ) -> None:
@@ -65,7 +70,7 @@ class HASGLD(SGLD):
             preconditioner=AveragedLBFGS(memory, r, delta, slots, omega),
             **common,
         )
-        self.paper_mode = paper_mode
+        self.prior_in_pairs, self.paper_mode = prior_in_pairs, paper_mode
         self._averages: list[Tensor] = []  # the paper's G_k g_k and S_k z_k
         if paper_mode and self.auto_lr:
             raise ValueError('paper_mode normalises its steps, so lr="auto" has no meaning in it')
@@ -84,6 +89,24 @@ class HASGLD(SGLD):
         """Make C a constant; the printed algorithm never does."""
         if not self.paper_mode:
             super().freeze()
+
+    def _start_pair(self, grads: list[Tensor]) -> Pair:
+        moved, change = super()._start_pair(grads)
+        if self.prior_in_pairs:
+            torch._foreach_sub_(change, self._prior_gradient())
+        return moved, change
+
+    def _learn(self, pair: Pair, grads: list[Tensor]) -> None:
+        if self.prior_in_pairs:
+            grads = list(torch._foreach_add(grads, self._prior_gradient()))
+        super()._learn(pair, grads)
+
+    def _prior_gradient(self) -> list[Tensor]:
+        """Return grad(-log p) / N at the current weights."""
+        assert self.num_data is not None
+        gradient = [torch.zeros_like(p) for p in self.params]
+        self.prior.add_gradient_(gradient, self.params, 1 / self.num_data)
+        return gradient
 
     def _move(self, grads: list[Tensor]) -> None:
         if not self.paper_mode:

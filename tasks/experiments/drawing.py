@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STYLES = ("-", "--", ":", "-.")
 Points = Sequence[tuple[float, float]]
@@ -30,6 +31,13 @@ def draw_lines(
     for (label, points), look in zip(lines.items(), looks, strict=False):
         if points:
             axes.plot(*zip(*points, strict=True), label=label, **look, **more)
+
+
+def legend_below(figure: Figure) -> None:
+    """Name the lines of all panels once, below them; the names are sentences."""
+    lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+    named = {label: line for label, line in lines.items() if not label.startswith("_")}
+    figure.legend(named.values(), named.keys(), fontsize="small", loc="outside lower center")
 
 
 def ellipse(covariance: NDArray[np.float64], size: float = 1.0) -> NDArray[np.float64]:

@@ -131,7 +131,7 @@ class Choices:
         return "\n\n".join(part for part in (self.intro, table, *best) if part)
 
 
-def _no_figures(results: Results, out: Path) -> Mapping[str, Figure]:
+def _no_figures(results: Results, out: Path) -> Mapping[str, Figure | str]:
     return {}
 
 
@@ -146,14 +146,15 @@ class Experiment:
             where it is not finished.
         choices: What its settings were chosen from.
         left_out: Returns the names of cells that run only where they are asked for, and why.
-        figures: Returns figures by name, of the results and of the folder of the cells.
+        figures: Returns figures by name, of the results and of the folder of the cells; in place of
+            one that needs a missing file, the line that says so.
     """
 
     cells: Callable[[], Cells]
     report: Sequence[Table | str] | Callable[[Results], Iterable[Table | str]]
     choices: Choices | None = None
     left_out: Callable[[], tuple[list[str], str]] = lambda: ([], "")
-    figures: Callable[[Results, Path], Mapping[str, Figure]] = _no_figures
+    figures: Callable[[Results, Path], Mapping[str, Figure | str]] = _no_figures
 
     def parts(self, results: Results) -> list[Table | str]:
         """Return the tables and paragraphs of the report."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lightning_sgmcmc import SGHMC, Sampler
 from lightning_sgmcmc.diagnostics import autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.drawing import ellipse
+from tasks.experiments.labels import of_sampler
 from tasks.experiments.loop import Array, sample
 from tasks.experiments.tables import Column, Results, Row, Table
 
@@ -211,7 +213,6 @@ class Method:
     """A sampler, its chains, and what its chain is in closed form.
 
     Attributes:
-        label: What tables call it.
         make: Builds it.
         closed: Returns its chains in closed form; None where there is none.
         chains: How many.
@@ -222,7 +223,6 @@ class Method:
         constant: Whether C = I from the start, so that an unstable step is known before the run.
     """
 
-    label: str
     make: Make
     closed: Callable[[Sampler, Array, float, float], list[Linear]] | None = None
     chains: int = 20
@@ -232,8 +232,13 @@ class Method:
     pool: int = 1
     constant: bool = False
 
+    @property
+    def label(self) -> str:
+        """What tables call it: what it builds."""
+        return of_sampler(self.make([torch.zeros(2)], 1.0), self.freeze)
 
-UNDERDAMPED = Method("SGHMC, momentum .9", partial(SGHMC, momentum=0.9), momentum_chain)
+
+UNDERDAMPED = Method(partial(SGHMC, momentum=0.9), momentum_chain)
 
 
 def row(
@@ -319,6 +324,7 @@ STYLES = (
     ("D-", "0.45"),
     ("v--", "0.65"),
     ("P-.", "0.25"),
+    ("X:", "0.75"),
 )
 
 
@@ -344,7 +350,6 @@ def error_over_time(axes: Axes, results: Results, labels: Mapping[str, str]) -> 
     axes.set_ylabel("mean absolute error of the covariance")
     axes.plot([], [], "k+", label="closed form, infinitely many draws", **cross)
     axes.grid(which="both", color="0.92")
-    axes.legend(fontsize="small")
 
 
 def paths(panels: list[list[tuple[str, Array, NDArray[np.float64]]]], share: bool = True) -> Figure:
@@ -361,7 +366,7 @@ def paths(panels: list[list[tuple[str, Array, NDArray[np.float64]]]], share: boo
             axes.plot(states[:, 0], states[:, 1], ".-", color="0.6", lw=0.3, ms=2)
             for size in (1, 2, 3):
                 axes.plot(*ellipse(covariance, size), color="k", lw=0.9)
-            axes.set_title(title, fontsize="small")
+            axes.set_title(fill(title, 38), fontsize="small")
         line[0].set_ylabel(r"$\theta_2$")
     for axes in grid[-1]:
         axes.set_xlabel(r"$\theta_1$")

@@ -43,24 +43,6 @@ def schedule(name: str, /, **arguments: Any) -> dict[str, Any]:
     return {"model.schedule": ours(name, **arguments)}
 
 
-def built(overrides: Overrides) -> str:
-    """Return what a sampler that overrides state completely is: integrator, metric, M, slots."""
-    drawn = overrides["model.sampler"]
-    stated = drawn["init_args"]
-    words = [_name(drawn)]
-    if "preconditioner" in stated:
-        words.append(f"{_name(stated['preconditioner'])} metric")
-    words += [
-        f"{sign} = {stated[k]}" for k, sign in (("memory", "M"), ("slots", "slots")) if k in stated
-    ]
-    adapting = overrides.get("model.freeze_preconditioner") is False
-    return ", ".join(words if len(words) == 1 else [*words, "adapting" if adapting else "frozen"])
-
-
-def _name(value: Component) -> str:
-    return str(value["class_path"]).rsplit(".", 1)[-1]
-
-
 def changed(overrides: Overrides, changes: Overrides) -> dict[str, Any]:
     """Return overrides with some values changed.
 

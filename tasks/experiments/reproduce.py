@@ -63,12 +63,17 @@ def main(root: Path, arguments: list[str] | None = None) -> None:
     finished = {cell.name: read(out, cell) for cell in cells}
     if options.measured:
         finished = {cell.name: finished[cell.name] or read(kept, cell) for cell in cells}
+        if not any(finished.values()):
+            print(f"nothing is recorded: no cell has a results.json in {kept}", file=sys.stderr)
     if options.choose and experiment.choices:
         print(experiment.choices.render(finished))
         return
     print(experiment.render(finished))
     figures = experiment.figures(finished, out) if any(finished.values()) else {}
     for name, figure in figures.items():
+        if isinstance(figure, str):
+            print(f"{name} is not drawn: {figure}", file=sys.stderr)
+            continue
         (out / "figures").mkdir(parents=True, exist_ok=True)
         figure.savefig(out / "figures" / f"{name}.png", dpi=130)
         print(out / "figures" / f"{name}.png")

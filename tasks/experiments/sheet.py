@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tasks.experiments.experiment import Best, Cell, Choices, Studies, by_rightmost_dash
+from tasks.experiments.labels import label
 from tasks.experiments.overrides import Overrides, changed
 from tasks.experiments.tables import Column, Result, Row, Table, paper_row
 
@@ -94,11 +95,15 @@ class Sheet:
         rows = {n: v for n, v in self.published.items() if not isinstance(v, dict)}
         return [paper_row([f"*paper*: {n}"], columns, v) for n, v in rows.items()]
 
+    def built(self) -> dict[str, str]:
+        """Return what each run builds, in words."""
+        return {cell.name: label(cell.overrides) for cell in self.runs()}
+
     def table(self) -> Table:
-        """Return the table with a row for each label."""
+        """Return the table with a row for each run."""
         rows = [
-            Row([label], name, published=self.published.get(name, {}))
-            for name, label in self.labels.items()
+            Row([built], name, published=self.published.get(name, {}))
+            for name, built in self.built().items()
         ]
         return Table(self.heading, self.made(self.columns), rows)
 

@@ -110,8 +110,10 @@ class Column:
         value = self.read(record, part)
         if isinstance(value, list):
             return mean_and_spread(value, self.digits)
-        if value is None or isinstance(value, str):
-            return value or ""
+        if value is None or (isinstance(value, tuple) and None in value):
+            return ""
+        if isinstance(value, str):
+            return value
         form = self.form or f"{{:.{self.digits}f}}"
         return form.format(*value) if isinstance(value, tuple) else form.format(value)
 

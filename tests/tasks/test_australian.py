@@ -197,7 +197,7 @@ def test_the_table_and_the_figure_show_every_method_and_step(tmp_path: Path) -> 
     rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 2 * len(australian.EPSILONS) + 1
     assert "| SGLD | 1e-07 | 1.0 | 2.00 | 3.00 | 4.00 | 5.00 | 6 |" in rows
-    assert rows[-1] == "| pSGLD, frozen after burn-in | - | - | - | - | - | - | - |"
+    assert rows[-1] == f"| {australian.LABELS['psgld-frozen']} | - | - | - | - | - | - | - |"
     assert sum("not in the paper" in row for row in rows) == 4
     panels = australian.figures(results, tmp_path)["australian"].axes
     drawn = [

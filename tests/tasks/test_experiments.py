@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from lightning_sgmcmc import HASGLD, SGFS, SGHMC, SGLD, GaussianPrior, RMSProp
 from tasks.experiments import reproduce
 from tasks.experiments.experiment import Best, Cell, Choices, Experiment, Study
-from tasks.experiments.overrides import arguments, built, changed, gaussian, sampler
+from tasks.experiments.labels import label, of_sampler
+from tasks.experiments.overrides import arguments, changed, gaussian, ours, sampler, schedule
 from tasks.experiments.sheet import FOLDER, Sheet, expanded
 from tasks.experiments.tables import Column, Row, Table, at, paper_row
 
@@ -180,13 +183,25 @@ def test_rules_hold_for_runs_whose_names_have_their_words() -> None:
 
 
 def test_labels_state_what_is_built() -> None:
-    assert built(sampler("SGLD", 0.1, gaussian(1.0))) == "SGLD"
-    metric = {"class_path": "lightning_sgmcmc.RMSProp", "init_args": {}}
+    assert label(sampler("SGLD", 0.1, gaussian(1.0))) == "SGLD, lr 0.1, prior N(0, 1)"
+    metric = {"class_path": "lightning_sgmcmc.RMSProp", "init_args": {"eps": 0.01}}
     drawn = sampler("SGLD", 0.1, gaussian(1.0), preconditioner=metric)
-    assert built(drawn) == "SGLD, RMSProp metric, frozen"
-    assert built(drawn | {"model.freeze_preconditioner": False}).endswith(", adapting")
+    assert label(drawn) == "SGLD, RMSProp metric (eps = 0.01), frozen, lr 0.1, prior N(0, 1)"
+    assert ", adapting, " in label(drawn | {"model.freeze_preconditioner": False})
     drawn = sampler("HASGLD", 0.1, gaussian(1.0), memory=2, slots=1)
-    assert built(drawn) == "HASGLD, M = 2, slots = 1, frozen"
+    assert label(drawn) == "HASGLD, M = 2, slots = 1, frozen, lr 0.1, prior N(0, 1)"
+    drawn = sampler("HASGLD", 0.1, gaussian(1.0), memory=1, paper_mode=True, temperature=1e-6)
+    assert label(drawn).startswith("HASGLD, M = 1, as printed (normalised steps), lr 0.1, ")
+    assert label(drawn).endswith(", T = 1e-06")
+    drawn = sampler("SGFS", 0.1, gaussian(1.0), variant="diagonal", count_prior=True)
+    assert label(drawn) == "SGFS-d, prior counted, frozen, lr 0.1, prior N(0, 1)"
+    flat = ours("FlatPrior")
+    halved = sampler("baselines.Optimized", 0.1, flat) | schedule("BlockDecay", every=100)
+    assert label(halved) == "SGD, lr 0.1 halved every 100 steps, no prior"
+    auto = sampler("SGLD", "auto", ours("FanInGaussianPrior", variance=2.0))
+    assert label(auto | {"model.step_fraction": 0.02}) == (
+        "SGLD, lr 0.02 of the largest stable, prior N(0, 2 / fan-in)"
+    )
 
 
 def test_entries_of_a_table() -> None:
@@ -238,3 +253,22 @@ def test_the_best_of_each_method_is_named(better: Any, best: str) -> None:
     assert text.endswith(f"| b-2 | 2.00 |\n\nBest: {best}.")
     assert "| a-4 | - |" in text
     assert "Best" not in choices.render({})
+
+
+def test_labels_of_samplers_state_what_they_are() -> None:
+    theta = [torch.zeros(2)]
+    assert of_sampler(SGLD(theta, 0.1, temperature=0.5)) == "SGLD, T = 0.5"
+    averaged = HASGLD(theta, 0.1, memory=5, r=1e-3, slots=1)
+    metric = "AveragedLBFGS metric (M = 5, slots = 1, r = 0.001)"
+    assert of_sampler(averaged) == f"HASGLD, {metric}, frozen"
+    assert of_sampler(averaged, freeze=False) == f"HASGLD, {metric}, adapting"
+    printed = of_sampler(HASGLD(theta, 0.1, paper_mode=True))
+    assert printed.startswith("HASGLD, as printed (normalised steps), ")
+    assert printed.endswith(", adapting")
+    prior = GaussianPrior(2.0)
+    scoring = SGFS(theta, 0.1, variant="diagonal", count_prior=True, prior=prior)
+    assert of_sampler(scoring) == "SGFS-d, prior counted, frozen"
+    moving = SGHMC(theta, 0.1, momentum=0.9, preconditioner=RMSProp())
+    assert (
+        of_sampler(moving) == "SGHMC, mu = 0.9, RMSProp metric (alpha = 0.99, eps = 1e-05), frozen"
+    )

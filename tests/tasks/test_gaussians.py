@@ -193,8 +193,10 @@ def test_tables_and_figures_of_unfinished_studies(tmp_path: Path) -> None:
     rest = " | -" * 7 + " |"
     assert "| SGLD | 0.2500 ± 0.0100 (0.1250)" + rest in lines
     assert "| SGLD | 3.00 (2.50)" + rest in lines
-    assert "| pSGLD as in the paper (adapting, alpha = .99) | 2.3e+04" + rest in lines
-    assert "| SGHMC, momentum .9 | -" + rest in lines
+    assert (
+        "| PSGLD, RMSProp metric (alpha = 0.99, eps = 0.0001), adapting | 2.3e+04" + rest in lines
+    )
+    assert "| SGHMC, mu = 0.9 | -" + rest in lines
     other = hasgld_gaussian.EXPERIMENT.render(study_results()).splitlines()
     assert "| SGLD | diverges | - | - | - |" in other
     assert list(psgld_gaussian.figures(study_results(), tmp_path)) == ["psgld-gaussian"]

@@ -32,7 +32,8 @@ N, N_PAPER = 444_619, 4_408_587
 def test_names_are_unique_and_those_of_the_table() -> None:
     names = [cell.name for cell in (*kdd99.SHEET.runs(), *CHOICES)]
     assert len(set(names)) == len(names)
-    assert list(kdd99.SHEET.labels) == sorted(CELLS, key=list(kdd99.SHEET.labels).index)
+    assert list(kdd99.SHEET.built()) == list(CELLS)
+    assert len(set(kdd99.SHEET.built().values())) == len(CELLS)
     assert set(kdd99.SHEET.published) < set(CELLS)
 
 
@@ -166,8 +167,8 @@ def test_small_runs_and_the_table(
         adapts = any("adapt" in note for note in content["diagnostics"]["notes"])
         assert adapts == (name == "sgfs-d")
         paper = kdd99.SHEET.published.get(name, {"paper": ""})["paper"]
-        assert f"| {kdd99.SHEET.labels[name]} | 300 | {rate:.1f} | {paper} |" in printed
-    assert "| SGLD | - | - | 6.6 | - | - | - |" in printed
+        assert f"| {kdd99.SHEET.built()[name]} | 300 | {rate:.1f} | {paper} |" in printed
+    assert f"| {kdd99.SHEET.built()['sgld']} | - | - | 6.6 | - | - | - |" in printed
     first, second = (cell.name for cell in CHOICES[:2])
     tried = {first: content, second: None}
     rate = 100 * content["metrics"]["ensemble_val"]["error_percent"]

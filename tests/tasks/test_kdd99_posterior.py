@@ -159,7 +159,7 @@ def test_a_small_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "act" not in results["sgld"]["rows"][0]
     text = study.EXPERIMENT.render(results)
     assert "| SGLD | epsilon = 1 | diverges |" in text
-    assert f"| SGFS-f | alpha = 2 | {row['variance_ratio'][0]:.3f}, " in text
+    assert f"| SGFS-f, prior counted, frozen | alpha = 2 | {row['variance_ratio'][0]:.3f}, " in text
     assert "HMC: not run." in text  # of the full size
     assert set(study.figures(results, tmp_path)) == {
         "kdd99-posterior-marginals",

@@ -149,8 +149,8 @@ def test_a_small_run_measures_training_examples(files: Path) -> None:
     train, test = found["posterior_mean"], content["metrics"]["posterior_mean"]
     numbers = [train["nll"], 100 - train["error_percent"], test["nll"], 100 - test["error_percent"]]
     values = " | ".join(f"{n:.{d}f}" for n, d in zip(numbers, (4, 2, 4, 2), strict=True))
-    assert f"| PostMean, QDOP, C frozen after burn-in | {values} |" in text
-    assert "| Ensemble, DOP | - | - | - | - |" in text
+    assert f"| PostMean, QDOP: {nld.SHEET.built()['qdop-frozen']} | {values} |" in text
+    assert f"| Ensemble, DOP: {nld.SHEET.built()['dop']} | - | - | - | - |" in text
 
 
 def test_several_chains_have_a_row_each_and_one_together() -> None:
@@ -166,7 +166,7 @@ def test_several_chains_have_a_row_each_and_one_together() -> None:
         },
     }
     text = nld.EXPERIMENT.render(EMPTY | {"qdop-chains": run})
-    label = "| Ensemble, QDOP, several chains"
+    label = f"| Ensemble, QDOP: {nld.SHEET.built()['qdop-chains']}"
     assert f"{label}, each chain |  |  | 0.0600 +- 0.0020 (3) | 98.20 +- 0.09 (3) |" in text
     assert f"{label}, 3 together | 0.0210 | 99.81 | 0.0570 | 98.27 |" in text
     assert "23.0" not in text  # the mean of networks with different starts is not one

@@ -236,15 +236,16 @@ def test_numbers_stand_where_they_belong() -> None:
     assert lines[place + 1].startswith("| SGD |")
     tail = text.split("What each entry is")[1]
     assert row(tail, "800-800 | SGD")[2:] == [
+        "SGD, lr 0.5 halved every 12,000 steps, prior N(0, 1)",
         "1,234", "100", "3", "7", "", "0.5000 +- 0.0000 (3)", "0.2500 +- 0.0000 (3)",
         "9.00, 0.5000", "1.5", "abacus",
     ]  # fmt: skip
     psgld = row(tail, "400-400, 20 epochs | pSGLD, sigma^2 = 1, posterior (T = 1)")
-    assert psgld[3:7] == ["20", "2", "7", "1, 1.23"]
+    assert psgld[4:8] == ["20", "2", "7", "1, 1.23"]
     dropout = row(tail, "400-400 | SGD, dropout")
-    assert (dropout[4], dropout[7]) == ("2", "0.7500 +- 0.3536 (2)")
-    assert dropout[9:11] == ["", "3.0"]  # of runs of their own there is no mean prediction
-    assert row(tail, "1200-1200 | deep ensemble of 5 (Adam)")[4] == "1 of 2 networks"
+    assert (dropout[5], dropout[8]) == ("2", "0.7500 +- 0.3536 (2)")
+    assert dropout[10:12] == ["", "3.0"]  # of runs of their own there is no mean prediction
+    assert row(tail, "1200-1200 | deep ensemble of 5 (Adam)")[5] == "1 of 2 networks"
 
 
 def test_temperatures_and_trials(tmp_path: Path) -> None:

@@ -70,10 +70,12 @@ def test_a_small_run_its_row_and_its_curve(files: Path, capsys: Any) -> None:
     assert trace["steps"] == list(range(100, 1201, 50))
     end = content["metrics"]["ensemble"]["error_percent"]
     assert trace["error_percent"][-1] == end
-    row = next(line for line in printed.splitlines() if line.startswith("| SGFS-f, frozen"))
+    row = next(
+        line for line in printed.splitlines() if line.startswith("| SGFS-f, frozen, lr 0.0129")
+    )
     first = dict(zip(trace["steps"], trace["error_percent"], strict=True))[1000]
     assert f"| {first:.2f} | - | {end:.2f} |" in row  # too short for 2,000
-    assert "| SGD | - | - | - | - | - | - | - |" in printed
+    assert f"| {sgfs_mnist.LABELS['sgd']} | - | - | - | - | - | - | - |" in printed
     results = {"sgfs-f-frozen": content, "sgd": None}
     (line,) = sgfs_mnist.figures(results, out)["sgfs_mnist"].axes[0].lines
     assert np.array_equal(line.get_ydata(), trace["error_percent"])

@@ -252,7 +252,7 @@ def test_study(tmp_path: Path) -> None:
     figure = spike_slab.figures(results, tmp_path)["spike-slab"]
     assert [len(axes.get_lines()) >= 4 for axes in figure.axes] == [True] * 3
     partial = spike_slab.EXPERIMENT.render(results | {"printed": None})
-    assert "as printed | - | - | - | - |" in partial
+    assert f"| {spike_slab.LABELS['printed']} | - | - | - | - |" in partial
 
 
 def test_one_pair_says_little_about_two_hundred_weights() -> None:

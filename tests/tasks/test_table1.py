@@ -260,13 +260,15 @@ def test_every_result_stands_in_its_own_cell() -> None:
     found = {}
     for start, label in table1.STARTS.items():
         for method in [m for s, m in METHODS if s == start]:
-            (row,) = (r for r in body if r[:2] == [label, table1.METHODS[method]])
+            built = table1.BUILT[f"{start}-{method}-0"]
+            (row,) = (r for r in body if r[:2] == [label, built])
             for rate, entry in zip(("0", "30", "50", "70"), row[2:], strict=True):
                 found[f"{start}-{method}-{rate}"] = entry
     coverage = {}
     for layer, label in table1.LAYERS.items():
-        for method, long_name in table1.METHODS.items():
-            (row,) = (r for r in body if r[:2] == [label, long_name])
+        for method in table1.METHODS:
+            built = table1.BUILT[f"{layer}-{method}-0"]
+            (row,) = (r for r in body if r[:2] == [label, built])
             for rate, entry, share in zip(("0", "50"), row[2:4], row[4:], strict=True):
                 found[f"{layer}-{method}-{rate}"] = entry
                 coverage[f"{layer}-{method}-{rate}"] = share

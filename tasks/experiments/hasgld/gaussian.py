@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
-from lightning_sgmcmc import HAMCMC, HASGLD, SGLD
+from lightning_sgmcmc import HAMCMC, HASGLD, SGLD, Sampler
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments import gaussians
+from tasks.experiments.drawing import legend_below
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.gaussians import Method
+from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.loop import Array
 from tasks.experiments.tables import Results, Table
 
@@ -38,22 +41,21 @@ def target(reading: str) -> Array:
     return np.array([[variance, -0.95 * variance**0.5], [-0.95 * variance**0.5, 1.0]])
 
 
-_averaged = partial(Method, closed=gaussians.frozen, chains=2, stacked=False)
+def _averaged(params: list[Tensor], h: float) -> Sampler:
+    """Build HASGLD with the exact average of all operators, which is affordable here."""
+    return SGLD(params, h, preconditioner=DenseLBFGS(memory=2))
+
+
+_newest = partial(Method, closed=gaussians.frozen, chains=2, stacked=False)
 METHODS = {
-    "sgld": Method("SGLD", SGLD, gaussians.frozen, constant=True),
+    "sgld": Method(SGLD, gaussians.frozen, constant=True),
     "hasgld_printed": Method(
-        "HASGLD-SA as printed (normalised)",
-        partial(HASGLD, memory=2, paper_mode=True),
-        chains=1,
-        stacked=False,
+        partial(HASGLD, memory=2, slots=1, paper_mode=True), chains=1, stacked=False
     ),
-    "hasgld": _averaged("HASGLD, frozen after burn-in (r = .25)", partial(HASGLD, memory=2)),
-    "hasgld_r001": _averaged(
-        "HASGLD, frozen after burn-in (r = .001)", partial(HASGLD, memory=5, r=1e-3)
-    ),
-    "hamcmc": Method(
-        "HAMCMC (adapting, M = 3)", partial(HAMCMC, memory=3), chains=50, freeze=False, pool=5
-    ),
+    "hasgld": _newest(partial(HASGLD, memory=2, slots=1)),
+    "hasgld_averaged": Method(_averaged, gaussians.frozen),
+    "hasgld_r001": _newest(partial(HASGLD, memory=5, r=1e-3, slots=1)),
+    "hamcmc": Method(partial(HAMCMC, memory=3), chains=50, freeze=False, pool=5),
     "sghmc": replace(gaussians.UNDERDAMPED, constant=True),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
@@ -102,11 +104,12 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
         if any("error" in row for name in names[reading] for row in gaussians.rows(results, name))
     ]
     if found:
-        figure = new_figure(5 * len(found) + 1, 4.6)
+        figure = new_figure(5 * len(found) + 1, 6)
         panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
         for axes, reading in zip(panels, found, strict=True):
             gaussians.error_over_time(axes, results, names[reading])
             axes.set_title(rf"$\sigma_x^2 = {READINGS[reading]:g}$")
+        legend_below(figure)
         drawn["hasgld-gaussian"] = figure
     states = []
     for name in ("sgld", "hasgld_printed", "hasgld"):

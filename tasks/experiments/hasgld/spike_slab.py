@@ -20,13 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, zeros
 
 from lightning_sgmcmc import HASGLD, SGLD, Sampler, SpikeAndSlabPrior
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.hasgld.spike_slab_chains import Chains, Data, run, together
 from tasks.experiments.hasgld.spike_slab_report import SHEET, draw, scores, table
+from tasks.experiments.labels import of_sampler
 from tasks.experiments.tables import Results
 
 if TYPE_CHECKING:
@@ -43,12 +44,16 @@ class Method:
     temperature T = 1/tau, at the paper's step size .1.
     """
 
-    label: str
     make: Callable[[list[Tensor], float], Sampler]
     setting: str
     value: float
     grid: tuple[float, ...] = ()
     stacked: bool = True
+
+    @property
+    def label(self) -> str:
+        """What tables call it: what it builds; its prior is SGLD-SA's."""
+        return of_sampler(self.make([zeros(2)], self.value))
 
 
 def _sgld(params: list[Tensor], lr: float, T: float = 1.0) -> Sampler:
@@ -61,17 +66,15 @@ def _hasgld(memory: int, params: list[Tensor], lr: float) -> Sampler:
 
 def _printed(params: list[Tensor], T: float) -> Sampler:
     prior = SpikeAndSlabPrior()
-    return HASGLD(params, 0.1, memory=1, paper_mode=True, temperature=T, prior=prior)
+    return HASGLD(params, 0.1, memory=1, slots=1, paper_mode=True, temperature=T, prior=prior)
 
 
 METHODS = {
-    "sgld": Method("SGLD-SA", _sgld, "lr", 0.06, (0.01, 0.03, 0.06)),
-    "hasgld1": Method("HASGLD-SA, M = 1", partial(_hasgld, 1), "lr", 0.3, (0.03, 0.1, 0.3)),
-    "hasgld2": Method("HASGLD-SA, M = 2", partial(_hasgld, 2), "lr", 0.3),
-    "printed": Method(
-        "HASGLD-SA, M = 1, as printed", _printed, "T", 1e-4, (1.0, 1e-2, 1e-4), False
-    ),
-    "cold": Method("SGLD-SA at T = .0001", partial(_sgld, T=1e-4), "lr", 0.01, (0.003, 0.01, 0.06)),
+    "sgld": Method(_sgld, "lr", 0.06, (0.01, 0.03, 0.06)),
+    "hasgld1": Method(partial(_hasgld, 1), "lr", 0.3, (0.03, 0.1, 0.3)),
+    "hasgld2": Method(partial(_hasgld, 2), "lr", 0.3),
+    "printed": Method(_printed, "T", 1e-4, (1.0, 1e-2, 1e-4), False),
+    "cold": Method(partial(_sgld, T=1e-4), "lr", 0.01, (0.003, 0.01, 0.06)),
 }
 
 

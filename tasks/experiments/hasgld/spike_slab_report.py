@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,7 +166,7 @@ def draw(labels: Mapping[str, str], out: Path, adapting: int) -> Figure:
             [centre - mean.min(0), mean.max(0) - centre],
             fmt=marker,
             color=shade,
-            label=label,
+            label=fill(label, 44),
             ms=4,
             lw=1,
         )

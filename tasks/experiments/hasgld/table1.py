@@ -29,6 +29,7 @@ from tasks.pde_source import TABLE_1
 
 SHEET = sheet("table1")
 METHODS = SHEET.labels
+BUILT = SHEET.built()
 STARTS, LAYERS = SHEET.settings["starts"], SHEET.settings["layers"]
 
 
@@ -61,8 +62,8 @@ def report(results: Results) -> Iterator[str | Table]:
 def _rows(labels: Mapping[str, str]) -> list[Row]:
     """Return the rows of all methods from some beginnings or on some layers."""
     return [
-        Row([label, METHODS[method]], f"{start}-{method}")
-        for start, label in labels.items()
+        Row([title, BUILT[f"{start}-{method}-0"]], f"{start}-{method}")
+        for start, title in labels.items()
         for method in METHODS
         if (start, method) != ("printed", "sgld")
     ]

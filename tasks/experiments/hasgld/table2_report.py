@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lightning_sgmcmc.run.figures import new_figure
-from tasks.experiments.overrides import built
+from tasks.experiments.labels import label
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row
 from tasks.pde_perm import TABLE_2
@@ -48,7 +48,7 @@ def report(results: Results) -> Iterator[str | Table]:
     runs, rows, columns = {c.name: c for c in SHEET.runs()}, [], SHEET.made(SHEET.columns)
     for name, theirs in SHEET.labels.items():
         rows.append(paper_row([f"*paper*, {theirs}"], columns, TABLE_2[theirs].values()))
-        rows.append(Row([f"ours, {built(runs[f'{name}-0'].overrides)}"], name))
+        rows.append(Row([f"ours, {label(runs[f'{name}-0'].overrides)}"], name))
     yield Table(SHEET.heading, columns, rows)
     rows = [
         Row([kind, str(p), net_label, form_label], name)
@@ -130,9 +130,9 @@ def _curves(results: Results, kind: str) -> Curves:
         content = results.get(f"references-{kind}-{p}") or {}
         for name, row in content.get("rows", {}).items():
             found.setdefault(name, []).append((p, row["relative_l2_mean_percent"]))
-        for net, label in NETS.items():
+        for net, title in NETS.items():
             result = results.get(f"{net}-physics-{kind}-{p}")
             if result is not None:
                 error = result["metrics"]["ensemble"]["relative_l2_mean_percent"]
-                found.setdefault(label, []).append((p, error))
+                found.setdefault(title, []).append((p, error))
     return found

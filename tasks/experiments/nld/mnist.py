@@ -19,21 +19,28 @@ from tasks.experiments.tables import Results, Row, Table
 SHEET = sheet("nld")
 #: The runs of SGD, whose last iterate predicts.
 POINTS = ("sgd", "dropout")
-SUFFIXES = {"": "", "-chains": ", several chains", "-frozen": ", C frozen after burn-in"}
+SUFFIXES = ("", "-chains", "-frozen")
 
 
 def report(results: Results) -> Iterable[str | Table]:
     """Return the paper's table and ours."""
     yield SHEET.intro
     columns = SHEET.made(SHEET.columns)
-    rows, names = SHEET.paper(columns), {cell.name for cell in SHEET.runs()}
-    rows += [row for name in POINTS for row in _rows(results, name, SHEET.labels[name])]
-    for suffix, note in SUFFIXES.items():
+    rows, built = SHEET.paper(columns), SHEET.built()
+    for name in POINTS:
+        rows += _rows(results, name, f"{SHEET.labels[name]}: {built[name]}")
+    for suffix in SUFFIXES:
         for part, of in (("ensemble", "Ensemble"), ("posterior_mean", "PostMean")):
-            for name, label in SHEET.labels.items():
-                if name not in POINTS and name + suffix in names:
-                    rows += _rows(results, name + suffix, f"{of}, {label}{note}", part)
+            for name, theirs in SHEET.labels.items():
+                if name not in POINTS and name + suffix in built:
+                    title = f"{of}, {theirs}: {built[name + suffix]}"
+                    rows += _rows(results, name + suffix, title, part)
     yield Table(SHEET.heading, columns, rows)
+    yield SHEET.settings["of_chains"]
+    chains = [
+        Row([f"{name}: {words}"], name) for name, words in built.items() if name not in POINTS
+    ]
+    yield Table(["run"], SHEET.made(SHEET.settings["chains"]), chains)
 
 
 def _rows(results: Results, name: str, label: str, part: str = "ensemble") -> list[Row]:

@@ -15,12 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import zeros
 
-from lightning_sgmcmc import PSGLD, SGFS, SGHMC, SGLD, NaturalLangevin, RMSProp, Sampler
+from lightning_sgmcmc import (
+    PSGLD,
+    SGFS,
+    SGHMC,
+    SGLD,
+    GaussianPrior,
+    NaturalLangevin,
+    RMSProp,
+    Sampler,
+)
 from lightning_sgmcmc.diagnostics import ess
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.libsvm import A9AData
 from tasks.experiments.experiment import Cell, Experiment, Study
+from tasks.experiments.labels import of_sampler
 from tasks.experiments.logistic import sample_chains, sample_hmc, with_intercept
 from tasks.experiments.loop import Array
 from tasks.experiments.sheet import sheet
@@ -207,7 +218,11 @@ def _of_draws(values: Result) -> tuple[float, float, float]:
 
 
 SHEET = sheet("a9a", of_chains=_of_chains, of_draws=_of_draws)
-LABELS, STEP, GRID = SHEET.labels, SHEET.settings["step"], SHEET.settings["grid"]
+STEP, GRID = SHEET.settings["step"], SHEET.settings["grid"]
+LABELS = SHEET.built() | {
+    name: of_sampler(make([zeros(1)], lr=1.0, prior=GaussianPrior(PRIOR_VARIANCE)))
+    for name, make in METHODS.items()
+}
 NAMES = {name: label for name, (_, label) in REFERENCES.items()} | dict(LABELS)
 
 

@@ -12,9 +12,11 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import zeros
 
 from lightning_sgmcmc import PSGLD, SGLD, Sampler
 from lightning_sgmcmc.diagnostics import ess
@@ -22,6 +24,7 @@ from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.australian import AustralianData
 from tasks.experiments.drawing import draw_lines
 from tasks.experiments.experiment import Experiment, Study
+from tasks.experiments.labels import of_sampler
 from tasks.experiments.logistic import sample_chains, sample_hmc, standard_error, with_intercept
 from tasks.experiments.loop import Array
 from tasks.experiments.sheet import sheet
@@ -50,6 +53,9 @@ METHODS: dict[str, tuple[Callable[..., Sampler], bool]] = {
     "sgld": (SGLD, True),
     "psgld-published": (PSGLD, False),
     "psgld-frozen": (PSGLD, True),
+}
+LABELS = {
+    name: of_sampler(make([zeros(1)], 1.0), freeze) for name, (make, freeze) in METHODS.items()
 }
 
 
@@ -130,7 +136,7 @@ def chains(method: str, x: Array, y: Array, epsilon: float, steps: int = STEPS) 
         burn_in=BURN_IN,
         freeze=freeze,
         one_generator=True,
-        label=f"{SHEET.labels[method]}, epsilon {epsilon:g}",
+        label=f"{LABELS[method]}, epsilon {epsilon:g}",
     )
     return draws
 
@@ -164,7 +170,7 @@ def report(results: Results) -> Iterator[str | Table]:
     yield SHEET.intro
     rows = [
         Row([label], record=row)
-        for name, label in SHEET.labels.items()
+        for name, label in LABELS.items()
         for row in (results.get(name) or {"rows": [None]})["rows"]
     ]
     yield Table(SHEET.heading, SHEET.made(SHEET.columns), rows)
@@ -211,8 +217,8 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
 
 def _lines(axes: Axes, results: Results, x: str, y: str) -> None:
     lines = {
-        label: [(row[x], row[y]) for row in (results.get(name) or {"rows": []})["rows"]]
-        for name, label in SHEET.labels.items()
+        fill(label, 36): [(row[x], row[y]) for row in (results.get(name) or {"rows": []})["rows"]]
+        for name, label in LABELS.items()
     }
     draw_lines(axes, lines, SHEET.settings["looks"].values(), ms=4.5)
     axes.set(xscale="log", yscale="log")

@@ -20,6 +20,7 @@ from torch import Tensor
 from lightning_sgmcmc import PSGLD, SGLD, RMSProp, Sampler
 from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments import gaussians
+from tasks.experiments.drawing import legend_below
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.gaussians import Linear, Method
 from tasks.experiments.loop import Array
@@ -50,20 +51,15 @@ def _fixed_point(sampler: Sampler, covariance: Array, h: float, sd: float) -> li
 _usual: dict[str, Any] = {"chains": CHAINS, "burn_in": 2_000, "pool": CHAINS // GROUPS}
 _psgld = partial(PSGLD, alpha=0.99, eps=LAMBDA)
 METHODS = {
-    "sgld": Method("SGLD", SGLD, gaussians.frozen, **_usual),
+    "sgld": Method(SGLD, gaussians.frozen, **_usual),
     "psgld": Method(
-        "pSGLD as in the authors' script (adapting, alpha = .9999)",
-        _published,
+        _published,  # the authors' script
         _fixed_point,
         freeze=False,
         **(_usual | {"burn_in": 50_000}),
     ),
-    "psgld_99": Method(
-        "pSGLD as in the paper (adapting, alpha = .99)", _psgld, freeze=False, **_usual
-    ),
-    "psgld_frozen": Method(
-        "pSGLD, frozen after burn-in (alpha = .99)", _psgld, gaussians.frozen, **_usual
-    ),
+    "psgld_99": Method(_psgld, freeze=False, **_usual),  # the paper's text
+    "psgld_frozen": Method(_psgld, gaussians.frozen, **_usual),
     "sghmc": replace(gaussians.UNDERDAMPED, **_usual),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
@@ -126,8 +122,9 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     """Return error over autocorrelation time (Figure 1 a), and the paths (Figures 1 b and 6)."""
     drawn = {}
     if any(gaussians.rows(results, name) for name in METHODS):
-        figure = new_figure(7, 5)
+        figure = new_figure(7, 6)
         gaussians.error_over_time(figure.subplots(), results, LABELS)
+        legend_below(figure)
         drawn["psgld-gaussian"] = figure
     stored = out / "paths" / "paths.npz"
     if stored.is_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tasks.experiments.experiment import Choices, Studies, by_rightmost_dash
+from tasks.experiments.labels import label
 from tasks.experiments.psgld.methods import BATCH
 from tasks.experiments.psgld.networks import Method, Networks
 from tasks.experiments.sheet import sheet
@@ -31,12 +32,13 @@ def _values(runs: Sequence[Result], metric: str, method: Method) -> list[float]:
     return repeated(runs, metric)
 
 
-def _entry(runs: Sequence[Result], method: Method) -> Result:
+def _entry(runs: Sequence[Result], method: Method, built: str) -> Result:
     """Return what the table says of finished runs, beside what the first of them is."""
     first, count = runs[0], sum(run["num_chains"] for run in runs)
     alone = method.together or len(runs) > 1 or first["num_chains"] == 1
     all_chains = first["metrics"]["ensemble"]
     return first | {
+        "built": built,
         "epochs": first["num_gradients"] * BATCH / first["num_data"],
         "chains": f"1 of {count} networks" if method.together else str(count),
         "nll": _values(runs, "nll", method),
@@ -72,20 +74,22 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
             shown.add(method.paper)
             rows.append(paper_row([f"*paper*, {method.paper}"], errors, paper[method.paper]))
         runs = {column: _finished(results, column, name) for column in columns}
-        record = {column: _values(of, "error_percent", method) for column, of in runs.items()}
-        rows.append(Row([method.label], record=record))
+        errors_of = {column: _values(of, "error_percent", method) for column, of in runs.items()}
+        rows.append(Row([method.label], record=errors_of))
     yield Table([""], errors, rows)
     for name, column in columns.items():
         for key, method in networks.methods.items():
             if found := _finished(results, name, key):
-                entries.append(Row([column.title, method.label], record=_entry(found, method)))
+                built = label(networks.cell(name, key).overrides) if method.recipe else ""
+                record = _entry(found, method, built)
+                entries.append(Row([column.title, method.label], record=record))
     if entries:
         yield SHEET.settings["of_entries"]
         yield Table(["network", "method"], SHEET.made(SHEET.settings["entries"]), entries)
-    labels = {name: networks.methods[name].label for name in networks.tempered}
+    titles = {name: networks.methods[name].label for name in networks.tempered}
     rows = [
-        Row([label.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
-        for name, label in labels.items()
+        Row([title.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
+        for name, title in titles.items()
         for run in at_temperatures(results, name)
     ]
     if rows:

@@ -51,8 +51,8 @@ def _sgfs(alpha: float, num_data: int) -> tuple[Callable[..., Sampler], float]:
 
 
 METHODS = {
-    "sgfs_full": Method("SGFS-f", "alpha", (2.0, 3.0, 4.0, 5.0, 10.0), _sgfs),
-    "sgld": Method("SGLD", "epsilon", (5e-4, 1e-4, 5e-5, 1e-5, 5e-6), step_sizes.langevin),
+    "sgfs_full": Method("alpha", (2.0, 3.0, 4.0, 5.0, 10.0), _sgfs),
+    "sgld": Method("epsilon", (5e-4, 1e-4, 5e-5, 1e-5, 5e-6), step_sizes.langevin),
 }
 LABELS = {name: method.label for name, method in METHODS.items()}
 
@@ -262,19 +262,18 @@ def _of_reference(result: dict[str, Any] | None) -> str:
     return REFERENCE.format(**result, images=images, gap=gap)
 
 
-def figures(results: Results, out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure | str]:
     """Return marginals at the largest finite step (Figure 4), and errors over mixing (Figure 5).
 
     The marginals need the arrays of the runs, which recorded results do not have.
     """
-    drawn = {}
+    drawn: dict[str, Figure | str] = {}
     for prefix in ("", "full-"):
         found = {n: r for n in LABELS if (r := results.get(prefix + n)) is not None}
         if found and results.get(f"{prefix}reference"):
             name = f"{prefix}kdd99-posterior"
-            studies = [f"{prefix}{n}" for n in (*found, "reference")]
-            if all((out / study / "moments.npz").is_file() for study in studies):
-                drawn[f"{name}-marginals"] = _marginals(found, out, prefix)
+            lost = step_sizes.missing(out / f"{prefix}{n}" for n in ("reference", *found))
+            drawn[f"{name}-marginals"] = lost or _marginals(found, out, prefix)
             drawn[f"{name}-errors"] = _errors({LABELS[n]: r for n, r in found.items()})
     return drawn
 

@@ -37,7 +37,7 @@ SHEET = sheet(
     after_1000=lambda run: _error_after(run, 1000),
     after_2000=lambda run: _error_after(run, 2000),
 )
-LABELS = SHEET.labels
+LABELS = SHEET.built()
 
 
 def figures(results: Results, out: Path) -> dict[str, Figure]:

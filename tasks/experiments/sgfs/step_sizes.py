@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from lightning_sgmcmc import SGLD, Sampler
+from lightning_sgmcmc import SGLD, GaussianPrior, Sampler
 from lightning_sgmcmc.chain import Sampling
 from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time
 from lightning_sgmcmc.run.figures import new_figure
 from lightning_sgmcmc.samplers import NonFiniteGradientError
 from tasks.experiments.drawing import ellipse
+from tasks.experiments.labels import of_sampler
 from tasks.experiments.loop import Array
 from tasks.experiments.tables import Column, Result, Row
 
@@ -35,18 +37,23 @@ class Method:
     """A sampler and its step sizes.
 
     Attributes:
-        label: What the table calls it.
         parameter: What sets its step size.
         values: The values of that.
         make: Builds it.
         sampling: How minibatches are drawn.
     """
 
-    label: str
     parameter: str
     values: Sequence[float]
     make: Make
     sampling: Sampling = "independent"
+
+    @property
+    def label(self) -> str:
+        """What tables call it: what it builds, and how its minibatches are drawn."""
+        make, lr = self.make(self.values[0], 1)
+        built = of_sampler(make([torch.zeros(2)], lr=lr, prior=GaussianPrior()))
+        return f"{built}, reshuffled epochs" if self.sampling == "reshuffled" else built
 
 
 def langevin(epsilon: float, num_data: int) -> tuple[Callable[..., Sampler], float]:
@@ -66,6 +73,13 @@ def read_moments(folder: Path, suffix: str = "") -> Moments:
     with np.load(path) as stored:
         names = {n.removesuffix(suffix): n for n in stored.files if n.endswith(suffix)}
         return {name: stored[n] for name, n in names.items()}
+
+
+def missing(folders: Iterable[Path]) -> str:
+    """Return the line that says which studies' moments are missing, empty if none are."""
+    names = [str(folder / "moments.npz") for folder in folders]
+    lost = [name for name in names if not Path(name).is_file()]
+    return f"recorded results have no {', '.join(lost)}: run those cells" if lost else ""
 
 
 def compare(

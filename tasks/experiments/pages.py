@@ -1,0 +1,60 @@
+"""The tables of ``docs`` that are made from recorded results, between markers.
+
+``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
+``scripts/reproduce.py NAME --show --measured`` prints; ``<!-- end -->`` ends it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from tasks.experiments import reproduce
+from tasks.experiments.tables import Table
+
+_MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+@cache
+def recorded(root: Path, name: str) -> list[str]:
+    """Return the tables of an experiment's report, filled from ``docs/measured/NAME``."""
+    experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
+    results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
+    parts = experiment.parts(results)
+    return [part.render(results) for part in parts if isinstance(part, Table)]
+
+
+def filled(text: str, root: Path) -> str:
+    """Return a page with its marked tables made anew.
+
+    Args:
+        text: The page.
+        root: The repository's root.
+
+    Raises:
+        ValueError: If a marker names no experiment, or a table that its report does not have.
+    """
+
+    def table(marker: re.Match[str]) -> str:
+        name, number = marker[1], int(marker[2])
+        if name not in reproduce.TABLES:
+            raise ValueError(f"no experiment {name!r}: {marker[0].splitlines()[0]}")
+        tables = recorded(root, name)
+        if not 1 <= number <= len(tables):
+            raise ValueError(f"{name} has tables 1 to {len(tables)}, not {number}")
+        return f"<!-- table {name} {number} -->\n\n{tables[number - 1]}\n\n<!-- end -->"
+
+    return _MARKED.sub(table, text)
+
+
+def write(root: Path) -> list[Path]:
+    """Fill the pages in ``docs``, and return those that changed."""
+    changed = []
+    for page in sorted((root / "docs").glob("*.md")):
+        text = page.read_text()
+        new = filled(text, root)
+        if new != text:
+            page.write_text(new)
+            changed.append(page)
+    return changed
