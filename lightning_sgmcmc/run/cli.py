@@ -17,36 +17,20 @@ import lightning as L
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from lightning_sgmcmc.callbacks import (
-    ChainCheckpoint,
-    ChainDivergedError,
-    ChainProgress,
-    ReplicasDifferError,
-)
+from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
-from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
-from lightning_sgmcmc.run import class_switch
+from lightning_sgmcmc.run import class_switch, errors
+from lightning_sgmcmc.run.errors import CommandLineError, fail
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
+from lightning_sgmcmc.run.traces import no_trace_of
 from lightning_sgmcmc.run.until import Rounds
-from lightning_sgmcmc.samplers import NonFiniteGradientError
 
 _FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"
-_USER_ERRORS = (ValueError, TypeError, FileNotFoundError, FileExistsError)
-_CHAIN_ERRORS = (
-    ChainDivergedError,
-    NonFiniteGradientError,
-    ReplicasDifferError,
-    SingularMetricError,
-)
-
-
-class CommandLineError(ValueError):
-    """A command that cannot be carried out; its message is one line."""
 
 
 class _Parser(LightningArgumentParser):
@@ -251,16 +235,6 @@ class ChainCLI(LightningCLI):
         write_beside(self.folder / "config.yaml", text)
 
 
-def fail(message: str) -> NoReturn:
-    """Print one line and exit with status 2."""
-    print(f"error: {_one_line(message)}", file=sys.stderr)
-    raise SystemExit(2)
-
-
-def _one_line(message: str) -> str:
-    return re.sub(r"\s+", " ", str(message)).strip()
-
-
 def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     """Run what the command line says.
 
@@ -272,35 +246,33 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         The run's folder, which is also the last line printed.
     """
     arguments = list(sys.argv[1:] if args is None else args)
-    cli = _run(configs, arguments)
-    folder = cli.folder
-    if cli.config.until is not None:
-        rounds = Rounds(lambda more: _run(configs, more).folder, cli.config.max_time)
-        folder = rounds.follow(folder)
-    if cli.trainer.is_global_zero:
-        print(folder)
+    with errors.Guard() as guard:
+        cli = _run(configs, arguments, guard)
+        folder = cli.folder
+        if cli.config.until is not None:
+            rounds = Rounds(lambda more: _run(configs, more, guard).folder, cli.config.max_time)
+            folder = rounds.follow(folder)
+        if cli.trainer.is_global_zero:
+            print(folder)
     return folder
 
 
-def _run(configs: Path, arguments: list[str]) -> ChainCLI:
+def _run(configs: Path, arguments: list[str], guard: errors.Guard) -> ChainCLI:
     """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
     program, sys.argv = sys.argv, [sys.argv[0]]  # LightningCLI warns when both are given
     try:
         cli = ChainCLI(configs, arguments)
-    except _USER_ERRORS as error:
-        fail(reason(str(error), error))
     finally:
         sys.argv = program
-    folder = cli.folder
+    folder = guard.folder = cli.folder
     if cli.config.until is not None and cli.trainer.world_size > 1:
         fail("--until sampled runs in one process: take --trainer.devices=1")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "checkpoints").mkdir(exist_ok=True)
-    if cli.resumed is None:
-        cli.write_config()
-    try:
+    with no_trace_of(folder, lambda: cli.trainer.global_step > 0), guard:
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        if cli.resumed is None:
+            cli.write_config()
         # A path, not None, tells Lightning to resume; weights_only refuses pickles.
         cli.trainer.fit(
             cli.model,
@@ -312,11 +284,6 @@ def _run(configs: Path, arguments: list[str]) -> ChainCLI:
             print(f"interrupted: continue with --out {folder} --ckpt_path last", file=sys.stderr)
             raise SystemExit(130)
         finish(cli.trainer, cli.model, folder, cli.config.name, cli.checkpoints.seconds)
-    except _USER_ERRORS as error:
-        fail(str(error))
-    except _CHAIN_ERRORS as error:
-        print(f"error: {_one_line(str(error))}", file=sys.stderr)
-        raise SystemExit(3) from None
     return cli
 
 
