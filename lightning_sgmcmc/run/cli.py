@@ -22,7 +22,7 @@ from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
-from lightning_sgmcmc.run import class_switch, errors
+from lightning_sgmcmc.run import class_switch, errors, values
 from lightning_sgmcmc.run.errors import CommandLineError, fail
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
@@ -144,7 +144,8 @@ class ChainCLI(LightningCLI):
             rank_zero_info(f"Note: {note}")
 
     def before_instantiate_classes(self) -> None:
-        """Name the run, seed the chain, choose the folder and find the checkpoint."""
+        """Check values, name the run, seed the chain, choose the folder, find the checkpoint."""
+        values.check(self.config.as_dict())
         if self.config.name is None:
             self.config.name = self.config.model.class_path.rsplit(".", 1)[-1].lower()
         sampler = self.config.model.init_args.get("sampler")
@@ -311,17 +312,15 @@ def _value(arguments: list[str], option: str) -> str | None:
     return None
 
 
+def _says_something(record: logging.LogRecord) -> bool:
+    talk = r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree"
+    return not re.search(talk, record.getMessage())
+
+
 def _quiet() -> None:
     """Silence what Lightning says of itself; the run says what matters."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
-        logging.getLogger(name).addFilter(
-            lambda record: (
-                not re.search(
-                    r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree",
-                    record.getMessage(),
-                )
-            )
-        )
+        logging.getLogger(name).addFilter(_says_something)
     for pattern in (
         ".*does not have many workers.*",
         ".*is smaller than the logging interval.*",

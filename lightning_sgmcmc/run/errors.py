@@ -130,6 +130,8 @@ def verdict(error: BaseException) -> tuple[int, str] | None:
     if not frames:
         return None
     last = frames[-1]
+    if last.root == "jsonargparse" and isinstance(error, SENTENCES):
+        return 2, reason(str(error), error)
     sentence = isinstance(error, SENTENCES) or (
         last.root in OURS and isinstance(error, RuntimeError)
     )
@@ -159,7 +161,7 @@ class _Frame:
     @property
     def own(self) -> bool:
         """Whether it lies in a user's own module: in no library and in none of our packages."""
-        library = self.path.startswith(_PLACES) or self.path.startswith("<")
+        library = self.path.startswith(_PLACES) or not Path(self.path).is_file()
         return not library and self.root not in OURS and self.module != "__main__"
 
 

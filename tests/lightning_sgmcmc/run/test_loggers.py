@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
 
+import wandb
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_has_key, wandb_logger
 
 
