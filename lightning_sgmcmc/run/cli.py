@@ -29,6 +29,7 @@ from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.traces import no_trace_of
 from lightning_sgmcmc.run.until import Rounds
+from lightning_sgmcmc.run.yaml_check import check_yaml
 
 _FOLDER_VARIABLE = "SGMCMC_RUN_FOLDER"
 
@@ -55,6 +56,8 @@ class _TaskAction(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,m
             if values not in names:
                 parser.error(f"unknown task {values!r}: choose one of {', '.join(names)}")
             values = str(self.folder / f"{values}.yaml")
+        if Path(values).is_file():
+            check_yaml(Path(values))
         super().__call__(parser, cfg, values, option_string)
 
 
@@ -285,13 +288,19 @@ def _run(configs: Path, arguments: list[str], guard: errors.Guard) -> ChainCLI:
             print(f"interrupted: continue with --out {folder} --ckpt_path last", file=sys.stderr)
             raise SystemExit(130)
         finish(cli.trainer, cli.model, folder, cli.config.name, cli.checkpoints.seconds)
+        kept, steps = cli.model.kept.num_draws, cli.trainer.global_step
+        if kept == 0 and cli.config.finish is None:
+            raise CommandLineError(
+                f"no draw was kept: the run ended at step {steps} with burn_in = "
+                f"{cli.model.chain.draws.burn_in}, by max_time, max_epochs or limit_train_batches"
+            )
     return cli
 
 
 def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:
     """Let ``--out DIR --ckpt_path last`` continue, and ``--finish DIR`` sum up, the run in DIR."""
     finished = _value(arguments, "--finish")
-    if finished is not None:
+    if finished not in (None, "null"):
         arguments = [*arguments, "--out", finished, "--ckpt_path", "last"]
     named = any(a.split("=")[0] in ("--task", "--config", "-c") for a in arguments)
     out = _value(arguments, "--out")
