@@ -107,6 +107,8 @@ class SGMCMCModule(Task, L.LightningModule):
         self.net = net
         if draw_budget < 0:
             raise ValueError(f"draw_budget must not be negative, got {draw_budget}")
+        if draw_dtype not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"draw_dtype must be float32, bfloat16 or float16, got {draw_dtype!r}")
         if num_data is not None and num_data < 1:
             raise ValueError(f"num_data must be positive, got {num_data}")
         if num_chains < 1:

@@ -17,36 +17,23 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from lightning_sgmcmc.callbacks import (
-    ChainCheckpoint,
-    ChainDivergedError,
-    ChainProgress,
-    ReplicasDifferError,
-)
+from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
-from lightning_sgmcmc.run import class_switch
+from lightning_sgmcmc.run import class_switch, values
 from lightning_sgmcmc.run.check import damage
 from lightning_sgmcmc.run.continued import changes
+from lightning_sgmcmc.run.errors import Guard, fail
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.until import Rounds
-from lightning_sgmcmc.samplers import NonFiniteGradientError
-
-_USER_ERRORS = (ValueError, TypeError, FileNotFoundError, FileExistsError)
-_CHAIN_ERRORS = (
-    ChainDivergedError,
-    NonFiniteGradientError,
-    ReplicasDifferError,
-    SingularMetricError,
-)
+from lightning_sgmcmc.run.yaml_check import check_yaml
 
 
 class _Parser(LightningArgumentParser):
@@ -71,6 +58,8 @@ class _TaskAction(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,m
             if values not in names:
                 parser.error(f"unknown task {values!r}: choose one of {', '.join(names)}")
             values = str(self.folder / f"{values}.yaml")
+        if Path(values).is_file():
+            check_yaml(Path(values))
         super().__call__(parser, cfg, values, option_string)
 
 
@@ -175,7 +164,8 @@ class ChainCLI(LightningCLI):
             rank_zero_info(f"Note: {note}")
 
     def before_instantiate_classes(self) -> None:
-        """Name the run, seed the chain, choose the folder and find the checkpoint."""
+        """Check values, name the run, seed the chain, choose the folder, find the checkpoint."""
+        values.check(self.config.as_dict())
         if self.config.name is None:
             self.config.name = self.config.model.class_path.rsplit(".", 1)[-1].lower()
         sampler = self.config.model.init_args.get("sampler")
@@ -186,7 +176,7 @@ class ChainCLI(LightningCLI):
         name = getattr(sampler, "class_path", "chain").rsplit(".", 1)[-1].lower()
         default = new_name(self.config.name, name, int(seed) if seed is not None else 0)
         own = RunFolder(self.config.out, default)
-        self._held.callback(own.release)
+        self._held.push(own.leave)
         self.folder = own.path
         if self.config.ckpt_path is not None:
             self.resumed = own.to_continue(self.config.ckpt_path)
@@ -262,16 +252,6 @@ class ChainCLI(LightningCLI):
         write_beside(self.folder / "config.yaml", text)
 
 
-def fail(message: str) -> NoReturn:
-    """Print one line and exit with status 2."""
-    print(f"error: {_one_line(message)}", file=sys.stderr)
-    raise SystemExit(2)
-
-
-def _one_line(message: str) -> str:
-    return re.sub(r"\s+", " ", str(message)).strip()
-
-
 def main(configs: Path, args: Sequence[str] | None = None) -> Path:
     """Run what the command line says.
 
@@ -283,25 +263,23 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         The run's folder, which is also the last line printed.
     """
     arguments = list(sys.argv[1:] if args is None else args)
-    checked = _value(arguments, "--check")
-    if checked is not None:
-        return _check(Path(checked))
-    cli = _run(configs, arguments)
-    folder = cli.folder
-    if cli.config.until is not None:
-        rounds = Rounds(lambda more: _run(configs, more).folder, cli.config.max_time)
-        folder = rounds.follow(folder)
-    if cli.trainer.is_global_zero:
-        print(folder)
+    with Guard() as guard:
+        checked = _value(arguments, "--check")
+        if checked is not None:
+            return _check(Path(checked))
+        cli = _run(configs, arguments, guard)
+        folder = cli.folder
+        if cli.config.until is not None:
+            rounds = Rounds(lambda more: _run(configs, more, guard).folder, cli.config.max_time)
+            folder = rounds.follow(folder)
+        if cli.trainer.is_global_zero:
+            print(folder)
     return folder
 
 
 def _check(folder: Path) -> Path:
     """Say whether a run's files are sound; exit with status 2 where they are not."""
-    try:
-        found = damage(folder)
-    except FileNotFoundError as error:
-        fail(str(error))
+    found = damage(folder)
     for line in found:
         print(line)
     if found:
@@ -310,18 +288,16 @@ def _check(folder: Path) -> Path:
     return folder
 
 
-def _run(configs: Path, arguments: list[str]) -> ChainCLI:
+def _run(configs: Path, arguments: list[str], guard: Guard) -> ChainCLI:
     """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
-    with ExitStack() as held, StopSignal() as stop:
+    with ExitStack() as held, StopSignal() as stop, guard:
         cli: ChainCLI | None = None
         try:
             cli = _build(configs, arguments, stop, held)
+            guard.folder = cli.folder
             _fit(cli)
-        except _CHAIN_ERRORS as error:
-            print(f"error: {_one_line(str(error))}", file=sys.stderr)
-            raise SystemExit(3) from None
         except RunStoppedError as error:
             if cli is None or is_first():
                 advice = f": continue with {cli.continuing}" if cli is not None else ""
@@ -335,11 +311,9 @@ def _build(configs: Path, arguments: list[str], stop: StopSignal, held: ExitStac
     program, sys.argv = sys.argv, [sys.argv[0]]  # LightningCLI warns when both are given
     try:
         cli = ChainCLI(configs, arguments, stop, held)
-        check_number(cli.trainer)
-    except _USER_ERRORS as error:
-        fail(reason(str(error), error))
     finally:
         sys.argv = program
+    check_number(cli.trainer)
     if cli.config.until is not None and cli.trainer.world_size > 1:
         fail("--until sampled runs in one process: take --trainer.devices=1")
     (cli.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -358,8 +332,6 @@ def _fit(cli: ChainCLI) -> None:
             weights_only=True,
         )
         finish(cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints)
-    except _USER_ERRORS as error:
-        fail(str(error))
     except (RuntimeError, EOFError, OSError):
         found = cli.ranks.lost() if cli.trainer.world_size > 1 else None
         if found is None:
@@ -372,7 +344,7 @@ def _fit(cli: ChainCLI) -> None:
 def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:
     """Let ``--out DIR --ckpt_path last`` continue, and ``--finish DIR`` sum up, the run in DIR."""
     finished = _value(arguments, "--finish")
-    if finished is not None:
+    if finished not in (None, "null"):
         arguments = [*arguments, "--out", finished, "--ckpt_path", "last"]
     named = any(a.split("=")[0] in ("--task", "--config", "-c") for a in arguments)
     out = _value(arguments, "--out")
@@ -393,17 +365,15 @@ def _value(arguments: list[str], option: str) -> str | None:
     return None
 
 
+def _says_something(record: logging.LogRecord) -> bool:
+    talk = r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree"
+    return not re.search(talk, record.getMessage())
+
+
 def _quiet() -> None:
     """Silence what Lightning says of itself; the run says what matters."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
-        logging.getLogger(name).addFilter(
-            lambda record: (
-                not re.search(
-                    r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree",
-                    record.getMessage(),
-                )
-            )
-        )
+        logging.getLogger(name).addFilter(_says_something)
     for pattern in (
         ".*does not have many workers.*",
         ".*is smaller than the logging interval.*",

@@ -34,7 +34,7 @@ def finish(
         checkpoints: Of the run, which know its duration and what changed on the way.
 
     Raises:
-        ValueError: If the folder holds results of more draws.
+        ValueError: If the folder holds results of more draws, or no draw was kept.
     """
     seconds = checkpoints.seconds
     content = results.build(module, module.adaptation.stability, name, seconds)
@@ -64,6 +64,13 @@ def finish(
     for note in content["diagnostics"]["notes"] + content["diagnostics"]["alarms"]:
         print(f"  Note: {note}")
     print()
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    summed_up = any(isinstance(callback, NoStep) for callback in callbacks)
+    if not content["num_draws"] and not summed_up:
+        raise ValueError(
+            f"no draw was kept: the run ended at step {trainer.global_step} with burn_in = "
+            f"{module.chain.draws.burn_in}, by max_time, max_epochs or limit_train_batches"
+        )
 
 
 class NoStep(L.Callback):

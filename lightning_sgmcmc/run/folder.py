@@ -8,19 +8,18 @@ import shutil
 import time
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 from filelock import FileLock, Timeout
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, newest
+from lightning_sgmcmc.common.files import write_beside
+from lightning_sgmcmc.run.errors import CommandLineError
 
 _VARIABLE = "SGMCMC_RUN_FOLDER"
 #: What a run leaves beside its configuration.
 _LEFT = ("metrics.csv", "figures", "samples", "checkpoints")
-
-
-class FolderError(ValueError):
-    """A folder that this run cannot have; the message is one line."""
 
 
 class RunFolder:
@@ -35,8 +34,8 @@ class RunFolder:
         default: A new folder.
 
     Raises:
-        FolderError: If another process runs in the folder, or processes that something else than
-            the first of them started would each choose a name of their own.
+        CommandLineError: If another process runs in the folder, or processes that something else
+            than the first of them started would each choose a name of their own.
     """
 
     def __init__(self, given: str | None, default: Path) -> None:
@@ -45,7 +44,7 @@ class RunFolder:
         if given is None:
             given = os.environ.get(_VARIABLE) if started_by_first() else None
         if given is None and _started_by_others():
-            raise FolderError(
+            raise CommandLineError(
                 "processes that torchrun or a scheduler starts need one folder: give it with --out"
             )
         self.path = Path(given) if given is not None else default
@@ -59,10 +58,13 @@ class RunFolder:
         with contextlib.suppress(Timeout):
             lock.acquire()
         if not lock.is_locked:
-            raise FolderError(
+            raise CommandLineError(
                 f"another process runs in {self.path}: wait for its end, or choose another --out"
             )
         self._lock = lock
+        self._before = {path.name for path in self.path.iterdir()}
+        config = self.path / "config.yaml"
+        self._config = config.read_text() if config.is_file() else None
         os.environ[_VARIABLE] = str(self.path)
 
     def _make_new(self, default: Path) -> None:
@@ -80,6 +82,22 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=exist_ok)
         self._made = missing
 
+    def leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let others have the folder; a command that was refused leaves it as it was."""
+        if self._lock is None:
+            return
+        if isinstance(error, SystemExit) and error.code == 2:
+            if self._config is not None:
+                write_beside(self.path / "config.yaml", self._config)
+            elif not self._holds_run:
+                self._clear(*{"config.yaml", "wandb", *_LEFT} - self._before)
+        self.release()
+
     def release(self) -> None:
         """Let others have the folder; one that this run made and left empty goes."""
         if self._lock is None:
@@ -96,6 +114,11 @@ class RunFolder:
     def _has_checkpoint(self) -> bool:
         return any((self.path / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
 
+    @property
+    def _holds_run(self) -> bool:
+        drawn = (self.path / "samples").glob("*/step_*")
+        return self._has_checkpoint or (self.path / "results.json").exists() or any(drawn)
+
     def to_continue(self, wanted: str) -> Path | None:
         """Return the checkpoint to continue from; None begins a run that left none anew.
 
@@ -103,7 +126,7 @@ class RunFolder:
             wanted: ``"last"``, or the path of a checkpoint.
 
         Raises:
-            FolderError: If there is no such file and no run to begin anew.
+            CommandLineError: If there is no such file and no run to begin anew.
             DamagedFileError: If neither of the last two checkpoints is what was written.
         """
         folder = self.path / "checkpoints"
@@ -113,37 +136,37 @@ class RunFolder:
         if wanted != "last" and path.is_file():
             return path
         if wanted != "last" or not (self.path / "config.yaml").is_file():
-            raise FolderError(
+            raise CommandLineError(
                 f"there is no checkpoint {path}: nothing to continue; without --ckpt_path a run "
                 "starts anew"
             )
         rank_zero_info(
             f"Note: the run in {self.path} stopped before its first checkpoint: it begins anew"
         )
-        self._clear()
+        self._clear(*_LEFT)
         return None
 
     def to_start(self) -> None:
         """Clear away what a start left that came to nothing.
 
         Raises:
-            FolderError: If the folder holds a run.
+            CommandLineError: If the folder holds a run.
         """
         if self._lock is None:
             return
-        drawn = (self.path / "samples").glob("*/step_*")
-        if self._has_checkpoint or (self.path / "results.json").exists() or any(drawn):
-            raise FolderError(
+        if self._holds_run:
+            raise CommandLineError(
                 f"{self.path} already holds a run: continue it with --ckpt_path last, or choose "
                 "another --out"
             )
-        if (self.path / "config.yaml").exists():
-            self._clear()
+        # Folders of these names in a folder without a run's configuration are another's.
+        if self._config is not None and "\ncheckpoint_every:" in self._config:
+            self._clear(*_LEFT)
 
-    def _clear(self) -> None:
+    def _clear(self, *names: str) -> None:
         if self._lock is None:
             return
-        for name in _LEFT:
+        for name in names:
             path = self.path / name
             if path.is_dir():
                 shutil.rmtree(path)

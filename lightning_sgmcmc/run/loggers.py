@@ -133,7 +133,6 @@ def wandb_logger(folder: Path, name: str, project: str = "lightning-sgmcmc") -> 
             "W&B: no API key, logging offline; send the run later with "
             f"`wandb sync {folder / 'wandb'}/offline-run-*`"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     logger = WandbLogger(name=name, save_dir=str(folder), project=project, offline=offline)
     # Lightning always passes on a setting of which W&B only says that it has no effect.
     getattr(logger, "_wandb_init", {}).pop("anonymous", None)

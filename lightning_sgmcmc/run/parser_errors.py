@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from importlib import import_module
 
-from lightning_sgmcmc import preconditioners, samplers
+from lightning_sgmcmc import preconditioners, priors, samplers
 from lightning_sgmcmc.common.arguments import argument_names
+from lightning_sgmcmc.module import SGMCMCModule
 
 _NOTHING = (
     "nothing to run: give --task NAME or --config FILE, or a task of your own as --model CLASS "
@@ -35,18 +37,32 @@ def reason(message: str, error: BaseException | None = None) -> str:
     refused = re.search(r"Option '([^']+)' is not accepted", causes[-1])
     if refused:
         classes = re.findall(r"class_path='([\w.]+)'", " ".join(causes))
-        known = f": it takes {', '.join(_arguments(classes[-1]))}" if classes else ""
-        name = classes[-1].rsplit(".", 1)[-1] if classes else field
+        if not classes:
+            return f"{field} has no option {refused[1]!r}{_meant(refused[1], _model_options())}"
+        names = _arguments(classes[-1])
+        known = f": it takes {', '.join(names)}{_meant(refused[1], names)}"
+        name = classes[-1].rsplit(".", 1)[-1]
         return f"{name} has no option {refused[1]!r}{known}"
     unknown = re.search(r"Expected a dot import path string: (\S+)", causes[-1])
     if unknown:
         names = _CHOICES.get(field.rsplit(".", 1)[-1], list)()
         known = f": choose one of {', '.join(names)}, or the path of a class" if names else ""
+        known += _meant(unknown[1], names)
         return f"{field}: unknown class {unknown[1]!r}{known}"
     text = " ".join(causes[-1].split())
     if not text.startswith(("Expected a", "Does not validate")):
         return text
     return f"{field}: {_expected(causes)}"
+
+
+def _meant(given: str, names: list[str]) -> str:
+    """Return the nearest of the choices as a question, or nothing."""
+    near = get_close_matches(given, names, 1)
+    return f"; do you mean {near[0]}?" if near else ""
+
+
+def _model_options() -> list[str]:
+    return argument_names(SGMCMCModule)
 
 
 def _missing(field: str, names: list[str]) -> str:
@@ -74,7 +90,12 @@ def _preconditioners() -> list[str]:
     return [name for name in preconditioners.__all__ if name not in bases]
 
 
-_CHOICES = {"sampler": _samplers, "preconditioner": _preconditioners}
+def _priors() -> list[str]:
+    """Return the names of the priors that a sampler can be given."""
+    return [name for name in priors.__all__ if name != "Prior" and not name.isupper()]
+
+
+_CHOICES = {"sampler": _samplers, "preconditioner": _preconditioners, "prior": _priors}
 
 
 def _field(causes: list[str]) -> str:

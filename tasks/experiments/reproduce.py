@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lightning_sgmcmc.run import cli, results
+from lightning_sgmcmc.run import cli, errors, results
 from tasks.data.download import DATA_ROOT
 from tasks.experiments.experiment import Cell, Cells, Experiment, Study
 
@@ -122,15 +122,15 @@ def _parser() -> argparse.ArgumentParser:
 def _cells(experiment: Experiment, options: argparse.Namespace, overrides: list[str]) -> Cells:
     """Return the cells that the command line asks for, having checked it against them."""
     if options.choose and experiment.choices is None:
-        cli.fail(f"{options.table} has nothing to choose: run it without --choose")
+        errors.fail(f"{options.table} has nothing to choose: run it without --choose")
     choices = experiment.choices if options.choose else None
     cells = choices.cells() if choices else experiment.cells()
     names = [cell.name for cell in cells]
     unknown = sorted(set(options.cell or []) - set(names))
     if unknown:
-        cli.fail(f"unknown cell {', '.join(unknown)}: choose among {', '.join(names)}")
+        errors.fail(f"unknown cell {', '.join(unknown)}: choose among {', '.join(names)}")
     if overrides and not any(isinstance(cell, Cell) for cell in cells):
-        cli.fail(f"{options.table} is not a run of a task and takes no {' '.join(overrides)}")
+        errors.fail(f"{options.table} is not a run of a task and takes no {' '.join(overrides)}")
     return cells
 
 
@@ -172,7 +172,7 @@ def _compute(folder: Path, study: Study) -> None:
         print("interrupted: the same command begins this cell again", file=sys.stderr)
         raise SystemExit(130) from None
     except (ValueError, FileNotFoundError) as error:
-        cli.fail(f"{study.name}: {error}")
+        errors.fail(f"{study.name}: {error}")
     made = {"provenance": results.provenance(torch.device("cpu"))}
     results.write(folder, made | {"wall_seconds": time.monotonic() - began} | content)
 

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.run import cli
-from lightning_sgmcmc.run.folder import FolderError, RunFolder
+from lightning_sgmcmc.run.errors import CommandLineError
+from lightning_sgmcmc.run.folder import RunFolder
 from tests.test_cli import TOY
 from tests.toy import Toy
 
@@ -213,5 +214,5 @@ def test_a_start_that_came_to_nothing_is_repeated(monkeypatch: Any, capsys: Any,
 def test_processes_that_others_start_need_a_folder(monkeypatch: Any) -> None:
     for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(FolderError, match="need one folder: give it with --out"):
+    with pytest.raises(CommandLineError, match="need one folder: give it with --out"):
         RunFolder(None, Path("runs/toy/a"))
