@@ -23,6 +23,7 @@ from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Starts, Task, checks
 from lightning_sgmcmc.chain.processes import Processes, leave_at_exit
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
+from lightning_sgmcmc.posterior.draws import check_dtype
 from lightning_sgmcmc.samplers import Sampler
 from lightning_sgmcmc.target import Batch, GradientEstimator
 
@@ -105,14 +106,8 @@ class SGMCMCModule(Task, L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.net = net
-        if draw_budget < 0:
-            raise ValueError(f"draw_budget must not be negative, got {draw_budget}")
-        if draw_dtype not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"draw_dtype must be float32, bfloat16 or float16, got {draw_dtype!r}")
-        if num_data is not None and num_data < 1:
-            raise ValueError(f"num_data must be positive, got {num_data}")
-        if num_chains < 1:
-            raise ValueError(f"num_chains must be at least 1, got {num_chains}")
+        checks.check_counts(draw_budget, num_data, num_chains)
+        check_dtype(draw_dtype)
         # Built once on a stand-in, so that a wrong argument is an error here, not mid-run.
         probe = sampler([nn.Parameter(torch.zeros(1))])
         if not isinstance(probe, Sampler):

@@ -131,8 +131,8 @@ FILES = [path for package in PACKAGES for path in sources(ROOT / package)]
 SCRIPTS = sources(ROOT / "scripts")
 
 
-def test_pde_stands_on_numpy_and_scipy_alone() -> None:
-    allowed = {*sys.stdlib_module_names, "numpy", "scipy", "pde"}
+def test_pde_stands_on_numpy_scipy_and_filelock_alone() -> None:
+    allowed = {*sys.stdlib_module_names, "numpy", "scipy", "filelock", "pde"}
     # Modules of the extras `fast` and `cluster`, which others import late.
     late = {
         "batch_compiled.py": {"numba"},

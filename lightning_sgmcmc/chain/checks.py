@@ -18,6 +18,16 @@ from lightning_sgmcmc.target import GradientEstimator
 from lightning_sgmcmc.target.vmapped_gradients import mixing_layers
 
 
+def check_counts(draw_budget: int, num_data: int | None, num_chains: int) -> None:
+    """Raise ValueError if a number of a module's lies outside its range."""
+    if draw_budget < 0:
+        raise ValueError(f"draw_budget must not be negative, got {draw_budget}")
+    if num_data is not None and num_data < 1:
+        raise ValueError(f"num_data must be positive, got {num_data}")
+    if num_chains < 1:
+        raise ValueError(f"num_chains must be at least 1, got {num_chains}")
+
+
 def refuse_batch_statistics(module: nn.Module) -> None:
     """Raise ValueError if an example's likelihood would depend on the rest of its minibatch."""
     layers = mixing_layers(module)

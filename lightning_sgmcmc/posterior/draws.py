@@ -32,6 +32,12 @@ class Draw:
     sha256: str = ""
 
 
+def check_dtype(dtype: str) -> None:
+    """Raise ValueError if draws cannot be stored in a type."""
+    if dtype not in DTYPES:
+        raise ValueError(f"draw_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+
 class DrawStore:
     """The folder ``samples/chain<c>`` of a run.
 
@@ -50,8 +56,7 @@ class DrawStore:
     """
 
     def __init__(self, folder: Path, chain: int = 0, dtype: str = "float32") -> None:
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        check_dtype(dtype)
         self.folder = Path(folder) / f"chain{chain}"
         self.dtype = dtype
         self.draws: list[Draw] = []

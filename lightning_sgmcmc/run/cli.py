@@ -179,7 +179,7 @@ class ChainCLI(LightningCLI):
         self._held.push(own.leave)
         self.folder = own.path
         if self.config.ckpt_path is not None:
-            self.resumed = own.to_continue(self.config.ckpt_path)
+            self.resumed = own.to_continue(self.config.ckpt_path, self.config.finish is None)
         else:
             own.to_start()
         self.changes = changes(self.resumed, self.settings) if self.resumed else []

@@ -119,11 +119,12 @@ class RunFolder:
         drawn = (self.path / "samples").glob("*/step_*")
         return self._has_checkpoint or (self.path / "results.json").exists() or any(drawn)
 
-    def to_continue(self, wanted: str) -> Path | None:
+    def to_continue(self, wanted: str, anew: bool = True) -> Path | None:
         """Return the checkpoint to continue from; None begins a run that left none anew.
 
         Args:
             wanted: ``"last"``, or the path of a checkpoint.
+            anew: Whether a run may begin anew.
 
         Raises:
             CommandLineError: If there is no such file and no run to begin anew.
@@ -135,7 +136,7 @@ class RunFolder:
         path = folder / LAST if wanted == "last" else Path(wanted)
         if wanted != "last" and path.is_file():
             return path
-        if wanted != "last" or not (self.path / "config.yaml").is_file():
+        if wanted != "last" or not anew or not (self.path / "config.yaml").is_file():
             raise CommandLineError(
                 f"there is no checkpoint {path}: nothing to continue; without --ckpt_path a run "
                 "starts anew"

@@ -15,9 +15,11 @@ from tests.test_cli import TOY
 
 ROOT = Path(__file__).resolve().parents[3]
 HUGE = "1000000000000000000"
-VALUES = ("word", "", "null", "-1", "0", ".nan", ".inf", "1e308", "/", "/gone/file")
+VALUES = ("word", "", "null", "-1", "0", ".nan", ".inf", "1e308", "gone/file", "/dev/null/x")
 #: A huge count is a long computation, not a mistake, but of what a machine is asked for at once.
 HUGE_FIELDS = ("trainer.devices", "trainer.num_nodes", "model.burn_in", "model.thinning")
+#: Options that name a run's folder.
+PATHS = ("out", "finish", "check")
 TASKS = ("toy", "a9a")
 
 
@@ -84,7 +86,7 @@ def test_a_wrong_value_is_one_line(folder: Path, capsys: Any, monkeypatch: Any, 
     for field in fields:
         for value in (*VALUES, *([HUGE] if field in HUGE_FIELDS else [])):
             number += 1
-            out = [] if field in ("out", "finish") else ["--out", f"r{number}"]
+            out = [] if field in PATHS else ["--out", f"r{number}"]
             try:
                 status, said = end(folder, [*base, *out, f"--{field}={value}"], capsys)
             except Exception as error:
@@ -102,6 +104,6 @@ def test_a_wrong_value_is_one_line(folder: Path, capsys: Any, monkeypatch: Any, 
 
 def found_text(config: Any, field: str) -> bool:
     """Return whether a field holds free text: a path or a name, for which .nan is a word."""
-    return field in ("out", "name", "finish", "wandb_project", "trainer.model_registry") or (
+    return field in (*PATHS, "name", "wandb_project", "trainer.model_registry") or (
         field.startswith(("data.root", "data.file"))
     )
