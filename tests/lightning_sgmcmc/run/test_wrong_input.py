@@ -20,7 +20,7 @@ VALUES = ("word", "", "null", "-1", "0", ".nan", ".inf", "1e308", "gone/file", "
 HUGE_FIELDS = ("trainer.devices", "trainer.num_nodes", "model.burn_in", "model.thinning")
 #: Options that name a run's folder.
 PATHS = ("out", "finish", "check")
-TASKS = ("toy", "a9a")
+TASKS = ("toy", "a9a", "class_table")
 
 
 def leaves(config: Any, path: str = "") -> Iterator[str]:
@@ -43,6 +43,8 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Path:
     for path in (ROOT / "configs").glob("*.yaml"):
         (configs / path.name).write_text(path.read_text())
     (configs / "toy.yaml").write_text(TOY)
+    rows = "".join(f"{i / 7:.3f},{i % 3},{'yes' if i % 2 else 'no'}\n" for i in range(60))
+    (tmp_path / "table.csv").write_text("a,b,kind\n" + rows)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr("lightning.Trainer.fit", lambda *a, **k: None)
@@ -68,6 +70,8 @@ def legal(value: str) -> bool:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_wrong_value_is_one_line(folder: Path, capsys: Any, monkeypatch: Any, task: str) -> None:
     base = ["--task", task, "--wandb_project=null", "--trainer.accelerator=cpu"]
+    if task == "class_table":
+        base += ["--data.file=table.csv", "--data.target=kind"]
     found: dict[str, Any] = {}
 
     def note(self: Any) -> None:
@@ -105,5 +109,5 @@ def test_a_wrong_value_is_one_line(folder: Path, capsys: Any, monkeypatch: Any, 
 def found_text(config: Any, field: str) -> bool:
     """Return whether a field holds free text: a path or a name, for which .nan is a word."""
     return field in (*PATHS, "name", "wandb_project", "trainer.model_registry") or (
-        field.startswith(("data.root", "data.file"))
+        field.startswith(("data.root", "data.file", "data.test_file", "data.target"))
     )
