@@ -55,7 +55,8 @@ def load_pretrained(module: nn.Module, path: str | Path) -> None:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If a weight of the module is missing in the file, unknown or of another shape.
+        ValueError: If the file holds no ``state_dict``, or a weight of the module is missing in it,
+            unknown or of another shape.
     """
     file = Path(path)
     if not file.is_file():
@@ -64,8 +65,14 @@ def load_pretrained(module: nn.Module, path: str | Path) -> None:
     if file.suffix == ".safetensors":
         given = load_file(file)
     else:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-        given = content.get("state_dict", content)
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+            given = content.get("state_dict", content)
+        except Exception as error:  # what is no pickle fails in any way
+            raise ValueError(
+                f"{file} holds no weights that are read without running code of the file: save "
+                "them with torch.save(net.state_dict(), FILE)"
+            ) from error
     own = module.state_dict()
     if not given.keys() & own.keys():
         given = {f"net.{name}": value for name, value in given.items()}

@@ -106,6 +106,7 @@ TABLE = (
     Entry(f"{_ROOT}.run.errors.CommandLineError", 2, _message),
     Entry("pde.errors.PdeError", 2, _message),
     Entry("wandb.errors.Error", 2, _wandb),
+    Entry("pydantic_core.ValidationError", 2, _wandb),  # of W&B's settings
     Entry("builtins.OSError", 2, _file),
     Entry("lightning.fabric.utilities.exceptions.MisconfigurationException", 2, _message),
     Entry("jsonargparse.ArgumentError", 2, _parser),

@@ -81,6 +81,8 @@ class Sampler(torch.optim.Optimizer):
             raise ValueError(f"temperature must be finite and not negative, got {temperature}")
         if seed < 0:
             raise ValueError(f"seed must not be negative, got {seed}")
+        if chain < 0:
+            raise ValueError(f"chain must not be negative, got {chain}")
         self.auto_lr = lr == "auto"
         self.chain_dims = int(isinstance(params, Stacked))
         super().__init__(params, {"lr": math.nan if lr == "auto" else float(lr)})

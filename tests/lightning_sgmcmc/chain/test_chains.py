@@ -35,6 +35,7 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
 from lightning_sgmcmc.chain import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
+from lightning_sgmcmc.chain.selection import load_pretrained
 from lightning_sgmcmc.chain.stack import ChainStack
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.samplers import ChainsInTurn
@@ -327,6 +328,17 @@ def test_a_part_of_the_network_is_sampled(tmp_path: Path, num_chains: int) -> No
     for draw in posterior:
         assert torch.equal(draw.net[0].weight, pretrained[0].weight)
         assert not torch.equal(draw.net[2].weight, pretrained[2].weight)
+
+
+@pytest.mark.parametrize("content", [b"a,b,kind\n1,2,3\n", b"", nn.Linear(2, 2)])
+def test_a_file_that_holds_no_weights_is_refused(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "weights.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(ValueError, match=r"weights\.pt holds no weights that are read without"):
+        load_pretrained(nn.Linear(2, 2), path)
 
 
 def test_pretrained_weights_of_another_network_are_refused(tmp_path: Path) -> None:
