@@ -67,11 +67,11 @@ def test_a_mistake_is_one_line(capsys: Any, act: Callable[[], Any], status: int,
 def test_a_defect_keeps_its_traceback(act: str) -> None:
     """Code of ours that calls a library with what we made: no sentence of ours foresaw it."""
     ours: dict[str, Any] = {"__name__": "lightning_sgmcmc.x", "math": math, "torch": torch}
-    exec(f"def call():\n    {act}\n", ours)
+    exec(f"def call(guard):\n    with guard:\n        {act}\n", ours)
     guard = Guard()
     guard.folder = Path("run")
-    with pytest.raises((ValueError, RuntimeError, KeyError)) as error, guard:
-        ours["call"]()
+    with pytest.raises((ValueError, RuntimeError, KeyError)) as error:
+        ours["call"](guard)
     assert "defect of the program" in error.value.__notes__[-1]
     assert "run/config.yaml" in error.value.__notes__[-1]
 
