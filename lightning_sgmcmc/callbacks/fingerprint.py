@@ -108,7 +108,7 @@ def _training(loader: Any) -> Iterator[Tensor]:
         yield torch.as_tensor(np.asarray(data.indices))
         data = data.dataset
     if isinstance(data, (BatchStream, TensorDataset)):
-        yield from data.tensors
+        yield from _tensors(data.tensors)
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:

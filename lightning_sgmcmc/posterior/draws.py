@@ -138,6 +138,13 @@ class DrawStore:
             self.draws, self._constants = list(draws), constants
             self._write_index()
 
+    def heal_constants(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write the weights that are not sampled again where their file is damaged or missing."""
+        try:
+            verify(self.folder / _CONSTANTS, self._constants)
+        except (FileNotFoundError, DamagedFileError):
+            self.save_constants(tensors)
+
     def load(self, draw: Draw) -> dict[str, Tensor]:
         """Return one draw's weights, in float32 where they were stored in a shorter type.
 

@@ -281,6 +281,8 @@ class KeptDraws:
             draws = [Draw(*row) for row in rows]
             if self._writes:
                 store.rewind(draws, state["constants"])
+                if draws:
+                    store.heal_constants(self.chain.constants())
             store.draws = draws
         self._mean = [m.to(device) for m in state["mean"]]
         self._mean_weight = state["mean_weight"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import warnings
@@ -58,7 +59,7 @@ class _TaskAction(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,m
             if values not in names:
                 parser.error(f"unknown task {values!r}: choose one of {', '.join(names)}")
             values = str(self.folder / f"{values}.yaml")
-        if Path(values).is_file():
+        if os.path.isfile(values):  # a configuration may also be given as it is
             check_yaml(Path(values))
         super().__call__(parser, cfg, values, option_string)
 
