@@ -1,4 +1,4 @@
-"""Make a data set of Darcy flows; `--help` says how."""
+"""Make a data set of Darcy flows."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from pde import (
-    DataSpec,
-    PdeError,
-    PermeabilityDataSpec,
-    ReactionDataSpec,
-    SourceDataSpec,
-    generate,
-)
+from pde.datasets.family import DataSpec
+from pde.datasets.permeability import PermeabilityDataSpec
+from pde.datasets.reaction import ReactionDataSpec
+from pde.datasets.runner import generate
+from pde.datasets.source import SourceDataSpec
+from pde.errors import PdeError
 from pde.fields.kle import MEANS
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(program: str | None = None) -> argparse.ArgumentParser:
     """The command line: one subcommand for each kind of data set."""
-    main = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    main = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
     kinds = main.add_subparsers(dest="kind_of_set", required=True)
 
     source = _kind(
@@ -89,9 +85,17 @@ def _random_field(kind: argparse.ArgumentParser) -> None:
     add("--source", type=float, default=1.0, help="the source f, the same everywhere")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit status is 2 on bad arguments, 130 on Ctrl-C."""
-    given = vars(parser().parse_args(argv))
+def main(arguments: list[str] | None = None, program: str | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: The command line without the program's name; None takes ``sys.argv``.
+        program: What the help calls it; None takes ``sys.argv[0]``.
+
+    Returns:
+        The exit status: 2 on bad arguments, 130 on Ctrl-C.
+    """
+    given = vars(parser(program).parse_args(arguments))
     kinds: dict[str, type[DataSpec]] = {
         "source": SourceDataSpec,
         "permeability": PermeabilityDataSpec,
@@ -110,7 +114,3 @@ def main(argv: list[str] | None = None) -> int:
         print("\nstopped; run the same command again to continue", file=sys.stderr)
         return 130
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,8 +13,9 @@ import yaml
 from tasks.experiments.experiment import Best, Cell, Choices, Studies, by_rightmost_dash
 from tasks.experiments.overrides import Overrides, changed
 from tasks.experiments.tables import Column, Result, Row, Table, paper_row
+from tasks.home import CONFIGS
 
-FOLDER = Path(__file__).resolve().parents[2] / "configs" / "experiments"
+FOLDER = CONFIGS / "experiments"
 
 
 @dataclass(frozen=True)
