@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from lightning_sgmcmc import __version__
-from lightning_sgmcmc.run import help as short_help
+from lightning_sgmcmc.run import help as run_help
 from tasks.home import CONFIGS, HOME
 
 USAGE = """\
@@ -46,9 +46,9 @@ def main(arguments: list[str]) -> int:
 def train(arguments: list[str]) -> int:
     """Run a task. The short help and a wrong task's name are answered without importing torch."""
     if {"-h", "--help"} & set(arguments):
-        print(short_help.text(CONFIGS), end="")
+        print(run_help.text(CONFIGS), end="")
         return 0
-    unknown = short_help.unknown_task(CONFIGS, arguments)
+    unknown = run_help.unknown_task(CONFIGS, arguments)
     if unknown is not None:
         return refuse(unknown)
     whole = ["--help" if argument == "--help.all" else argument for argument in arguments]

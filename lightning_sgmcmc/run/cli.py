@@ -29,6 +29,7 @@ from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.draws import write_beside
 from lightning_sgmcmc.preconditioners.fisher_dense import SingularMetricError
 from lightning_sgmcmc.run import class_switch
+from lightning_sgmcmc.run import help as run_help
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
@@ -67,9 +68,9 @@ class _TaskAction(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,m
         self, parser: Any, cfg: Any, values: Any, option_string: str | None = None
     ) -> None:
         if option_string == "--task":
-            names = sorted(path.stem for path in self.folder.glob("*.yaml"))
-            if values not in names:
-                parser.error(f"unknown task {values!r}: choose one of {', '.join(names)}")
+            wrong = run_help.unknown_task(self.folder, [option_string, values])
+            if wrong is not None:
+                parser.error(wrong)
             values = str(self.folder / f"{values}.yaml")
         super().__call__(parser, cfg, values, option_string)
 
@@ -93,6 +94,7 @@ class ChainCLI(LightningCLI):
             save_config_callback=None,
             seed_everything_default=0,
             parser_class=_Parser,
+            parser_kwargs={"description": run_help.TITLE},
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             run=False,

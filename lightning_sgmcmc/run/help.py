@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
+TITLE = "Draw the weights of a network from their posterior, and predict with the draws."
 _TEXT = """\
 usage: sgmcmc train --task NAME [--option=value ...]
 
-Draw the weights of a network from their posterior, and predict with the draws.
+{title}
 
   sgmcmc train --task pde_source                          a task as its file states it
   sgmcmc train --task mnist --model.sampler=SGLD --seed_everything=1
@@ -77,7 +78,7 @@ def text(configs: Path) -> str:
         )
         for name in names(configs)
     ]
-    return _TEXT.format(tasks="\n".join(tasks))
+    return _TEXT.format(title=TITLE, tasks="\n".join(tasks))
 
 
 def names(configs: Path) -> list[str]:
