@@ -17,7 +17,8 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-PACKAGES = ("lightning_sgmcmc", "pde", "tasks")
+GENERIC = ("pde", "tasks")
+PACKAGES = ("lightning_sgmcmc", *GENERIC)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,15 +27,17 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: The command line without the program's name; None takes ``sys.argv``.
     """
+    given = sys.argv[1:] if arguments is None else arguments
     folder = Path(__file__).resolve().parent
     wrong = next(filter(None, (shadow(package, folder) for package in PACKAGES)), None)
+    wrong = wrong or next(filter(None, (hidden(argument, folder) for argument in given)), None)
     if wrong is not None:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     run: Callable[[list[str]], int] = import_module("tasks.commands").main
-    return run(sys.argv[1:] if arguments is None else arguments)
+    return run(given)
 
 
 def shadow(package: str, folder: Path) -> str | None:
@@ -55,6 +58,21 @@ def shadow(package: str, folder: Path) -> str | None:
             "environment of its own"
         )
     return None
+
+
+def hidden(argument: str, folder: Path) -> str | None:
+    """Return why an argument does not mean the user's own ``tasks.X``; None where it need not."""
+    package, _, rest = argument.rpartition("=")[2].partition(".")
+    own = [path for path in (Path(f"{package}.py"), Path(package)) if path.exists()]
+    if package not in GENERIC or not own or Path.cwd() == folder:
+        return None
+    name = rest.partition(".")[0]
+    if find_spec(f"{package}.{name}") or hasattr(import_module(package), name):
+        return None
+    return (
+        f"{package}.{rest} is not in the package '{package}' of lightning-sgmcmc, and it hides "
+        f"{own[0].resolve()}: rename that"
+    )
 
 
 def _recorded(folder: Path, name: str) -> str | None:
