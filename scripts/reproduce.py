@@ -3,10 +3,9 @@
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tasks.experiments.reproduce import main  # noqa: E402
+from sgmcmc import main
 
 if __name__ == "__main__":
-    main(ROOT)
+    sys.exit(main(["reproduce", *sys.argv[1:]]))

@@ -25,6 +25,7 @@ from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import class_switch, values
+from lightning_sgmcmc.run import help as run_help
 from lightning_sgmcmc.run.check import damage
 from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.errors import Guard, fail
@@ -55,9 +56,9 @@ class _TaskAction(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,m
         self, parser: Any, cfg: Any, values: Any, option_string: str | None = None
     ) -> None:
         if option_string == "--task":
-            names = sorted(path.stem for path in self.folder.glob("*.yaml"))
-            if values not in names:
-                parser.error(f"unknown task {values!r}: choose one of {', '.join(names)}")
+            wrong = run_help.unknown_task(self.folder, [option_string, values])
+            if wrong is not None:
+                parser.error(wrong)
             values = str(self.folder / f"{values}.yaml")
         if os.path.isfile(values):  # a configuration may also be given as it is
             check_yaml(Path(values))
@@ -92,6 +93,7 @@ class ChainCLI(LightningCLI):
             save_config_callback=None,
             seed_everything_default=0,
             parser_class=_Parser,
+            parser_kwargs={"prog": "sgmcmc train", "description": run_help.TITLE},
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             run=False,

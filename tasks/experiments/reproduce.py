@@ -38,14 +38,15 @@ TABLES = {
 }
 
 
-def main(root: Path, arguments: list[str] | None = None) -> None:
+def main(root: Path, arguments: list[str] | None = None, program: str | None = None) -> None:
     """Run the command line of ``scripts/reproduce.py``.
 
     Args:
         root: The repository's root, where ``configs`` lies.
         arguments: The command line; None takes ``sys.argv``.
+        program: What the help calls it; None takes ``sys.argv[0]``.
     """
-    options, overrides = _parser().parse_known_args(arguments)
+    options, overrides = _parser(program).parse_known_args(arguments)
     experiment = load(options.table)
     cells = _cells(experiment, options, overrides)
     if options.list:
@@ -86,8 +87,9 @@ def load(name: str) -> Experiment:
     return experiment
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        prog=program,
         description="Reproduce a published experiment. Cells that are finished are not run again, "
         "and a run that was stopped continues from its last checkpoint. Other options, such as "
         "--data.seed=1, override the configuration of every cell that is a run.",

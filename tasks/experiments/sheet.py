@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,8 +14,9 @@ from tasks.experiments.experiment import Best, Cell, Choices, Studies, by_rightm
 from tasks.experiments.labels import label
 from tasks.experiments.overrides import Overrides, changed
 from tasks.experiments.tables import Column, Result, Row, Table, paper_row
+from tasks.home import CONFIGS
 
-FOLDER = Path(__file__).resolve().parents[2] / "configs" / "experiments"
+FOLDER = CONFIGS / "experiments"
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pde import DataSpec, PdeError, PermeabilityDataSpec, SourceDataSpec, generate
+from pde.datasets import command as command_line
 from pde.io.sample_file import SampleFile
 
 distributed = pytest.importorskip("distributed", reason="distributed is in the extra cluster")
@@ -217,26 +217,23 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys,
     def stop():
         raise KeyboardInterrupt
 
-    started = util.spec_from_file_location("generate_pde", SCRIPT)
-    script = util.module_from_spec(started)
-    started.loader.exec_module(script)
     path = tmp_path / "a"
     command = "permeability --samples 1000 --terms 8 --pressure --backend scipy --out"
     command = [*command.split(), str(path), "--scheduler", address]
     # The command's grids are square; this one is not.
-    monkeypatch.setattr(script, "PermeabilityDataSpec", lambda **_: SPEC)
+    monkeypatch.setattr(command_line, "PermeabilityDataSpec", lambda **_: SPEC)
     with monkeypatch.context() as patch:
         first = after_first_write(patch, stop)
         submitted = submissions(patch)
         pids(address)
-        assert script.main(command) == 130
+        assert command_line.main(command) == 130
     assert len(first) == 1
     assert len(submitted) == 4  # two a thread: memory does not grow with the samples
     assert not path.exists()
     # The workers have not forgotten the stopped run; another one is none of its business.
     make(tmp_path / "b", address, PermeabilityDataSpec(nx=6, ny=6, terms=4, num_samples=300))
     second = after_first_write(monkeypatch, lambda: None)
-    assert script.main(command) == 0
+    assert command_line.main(command) == 0
     assert sorted(first + second) == list(range(16))
     assert path.read_bytes() == whole
     assert capsys.readouterr().out == f"{path}\n"

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from importlib import util
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from pde import (
     load,
     load_permeabilities,
 )
+from pde.datasets import command as command_line
 from pde.datasets.family import Job
 from pde.datasets.local_workers import computed
 from pde.datasets.progress import Progress
@@ -392,21 +392,13 @@ def test_no_progress_line_unless_asked(one_of_two, tmp_path, capsys):
     assert "150/150 samples, " in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def command():
-    started = util.spec_from_file_location("generate_pde", SCRIPT)
-    script = util.module_from_spec(started)
-    started.loader.exec_module(script)
-    return script.main
-
-
 @pytest.mark.parametrize("kind", ["source", "permeability", "reaction"])
-def test_command_line(kind, tmp_path, monkeypatch, capsys, command):
+def test_command_line(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     terms = "" if kind == "source" else "--terms 8"
 
     def run(arguments):
-        status = command([kind, "--workers", "1", *arguments.split()])
+        status = command_line.main([kind, "--workers", "1", *arguments.split()])
         return status, *capsys.readouterr()
 
     status, printed, _ = run(f"--out data --grid 10 --samples 5 {terms}")

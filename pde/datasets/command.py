@@ -1,0 +1,116 @@
+"""Make a data set of Darcy flows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from pde.datasets.family import DataSpec
+from pde.datasets.permeability import PermeabilityDataSpec
+from pde.datasets.reaction import ReactionDataSpec
+from pde.datasets.runner import generate
+from pde.datasets.source import SourceDataSpec
+from pde.errors import PdeError
+from pde.fields.kle import MEANS
+
+
+def parser(program: str | None = None) -> argparse.ArgumentParser:
+    """The command line: one subcommand for each kind of data set."""
+    main = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
+    kinds = main.add_subparsers(dest="kind_of_set", required=True)
+
+    source = _kind(
+        kinds,
+        "source",
+        "one permeability, varying sources (Wang, Deng, Lin 2020, section 5.3.1)",
+        60,
+    )
+    add = source.add_argument
+    add("--source", choices=("three_spot", "random"), default="three_spot", help="kind of source")
+    add("--spread", choices=("variance", "sd"), default="variance", help="the 5 of N(10, 5)")
+    add("--field", choices=("channelised", "spe10"), default="channelised", help="permeability")
+    add("--field-seed", type=int, default=0, help="seed of the synthetic channelised field")
+    add("--spe10-file", help="spe_perm.dat, plain, .xz, or in the official zip")
+    add("--layer", type=int, default=36, help="SPE10 layer, 1 (top) to 85")
+    add("--component", choices=("kx", "ky", "kz"), default="kx", help="SPE10 component")
+    add("--origin", type=int, nargs=2, default=(0, 0), metavar=("X", "Y"), help="SPE10 crop")
+
+    permeability = _kind(
+        kinds,
+        "permeability",
+        "random permeabilities, flow from left to right (the same, section 5.3.2)",
+        50,
+    )
+    _random_field(permeability)
+    reaction = _kind(
+        kinds, "reaction", "random permeabilities, flow from left to right with a reaction", 50
+    )
+    _random_field(reaction)
+    reaction.add_argument("--reaction", type=float, default=10.0, help="the rate c")
+    return main
+
+
+def _kind(kinds: Any, name: str, about: str, grid: int) -> argparse.ArgumentParser:
+    """A subcommand, with the options that all kinds have."""
+    kind: argparse.ArgumentParser = kinds.add_parser(
+        name,
+        help=about,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = kind.add_argument
+    add("--out", type=Path, required=True, help="the .safetensors file to write")
+    add("--samples", dest="num_samples", type=int, default=1500, help="number of samples")
+    add("--grid", type=int, default=grid, help="cells in each direction")
+    add("--seed", type=int, default=0, help="seed of the samples")
+    add("--pressure", dest="save_pressure", action="store_true", help="keep the pressures too")
+    add("--workers", type=int, help="how many work at once (default: all cores)")
+    add(
+        "--scheduler", metavar="ADDRESS", help="of a Dask cluster that does the work in their place"
+    )
+    add("--backend", choices=("auto", "compiled", "scipy"), default="auto", help="solver")
+    return kind
+
+
+def _random_field(kind: argparse.ArgumentParser) -> None:
+    add = kind.add_argument
+    add("--kind", choices=tuple(MEANS), default="additive", help="permeability")
+    add("--mean", type=float, help="kappa_0 (default: 6 if additive, 0 if lognormal)")
+    add("--variance", type=float, default=2.0, help="variance of the Gaussian field")
+    add("--lengths", type=float, nargs=2, default=(0.2, 0.3), metavar=("LX", "LY"), help="of it")
+    add("--terms", type=int, default=64, help="Karhunen-Loeve modes")
+    add("--kernel", choices=("gaussian", "exponential"), default="gaussian", help="covariance")
+    add("--source", type=float, default=1.0, help="the source f, the same everywhere")
+
+
+def main(arguments: list[str] | None = None, program: str | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: The command line without the program's name; None takes ``sys.argv``.
+        program: What the help calls it; None takes ``sys.argv[0]``.
+
+    Returns:
+        The exit status: 2 on bad arguments, 130 on Ctrl-C.
+    """
+    given = vars(parser(program).parse_args(arguments))
+    kinds: dict[str, type[DataSpec]] = {
+        "source": SourceDataSpec,
+        "permeability": PermeabilityDataSpec,
+        "reaction": ReactionDataSpec,
+    }
+    kind, out, grid = kinds[given.pop("kind_of_set")], given.pop("out"), given.pop("grid")
+    how = {name: given.pop(name) for name in ("workers", "backend", "scheduler")}
+    if "mean" in given and given["mean"] is None:
+        given["mean"] = MEANS[given["kind"]]
+    try:
+        print(generate(kind(nx=grid, ny=grid, **given), out, **how))
+    except (PdeError, OSError) as error:
+        print(f"generate_pde: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; run the same command again to continue", file=sys.stderr)
+        return 130
+    return 0

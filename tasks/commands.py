@@ -1,0 +1,91 @@
+"""The subcommands of ``sgmcmc``. What one needs is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from lightning_sgmcmc import __version__
+from lightning_sgmcmc.run import help as run_help
+from tasks.home import CONFIGS, HOME
+
+USAGE = """\
+usage: sgmcmc COMMAND ...
+
+Samples the posterior of neural networks by stochastic-gradient MCMC.
+
+commands:
+  train       run a task                      sgmcmc train --task pde_source
+  check       look for damage in its files    sgmcmc check RUN_FOLDER
+  generate    make a data set of Darcy flows  sgmcmc generate permeability --out FILE
+  reproduce   run a published experiment      sgmcmc reproduce table1 --list
+
+'sgmcmc COMMAND --help' says more of each; 'sgmcmc --version' which one this is.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run a subcommand and return its exit status.
+
+    Args:
+        arguments: The command line without the program's name.
+    """
+    command, *rest = arguments or [""]
+    if command in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"sgmcmc {__version__}")
+        return 0
+    if command not in COMMANDS:
+        return refuse(f"no command {command!r}: choose one of {', '.join(COMMANDS)}")
+    return COMMANDS[command](rest)
+
+
+def train(arguments: list[str]) -> int:
+    """Run a task. The short help and a wrong task's name are answered without importing torch."""
+    if {"-h", "--help"} & set(arguments):
+        print(run_help.text(CONFIGS), end="")
+        return 0
+    unknown = run_help.unknown_task(CONFIGS, arguments)
+    if unknown is not None:
+        return refuse(unknown)
+    whole = ["--help" if argument == "--help.all" else argument for argument in arguments]
+    import_module("lightning_sgmcmc.run.cli").main(CONFIGS, whole)
+    return 0
+
+
+def check(arguments: list[str]) -> int:
+    """Look for damage in the files of a run."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        return refuse("give the folder of one run: sgmcmc check RUN_FOLDER")
+    return train(["--check", *arguments])
+
+
+def generate(arguments: list[str]) -> int:
+    """Make a data set of Darcy flows."""
+    status: int = import_module("pde.datasets.command").main(arguments, "sgmcmc generate")
+    return status
+
+
+def reproduce(arguments: list[str]) -> int:
+    """Run a published experiment."""
+    if "--record" in arguments and not (HOME / "docs").is_dir():
+        return refuse("--record keeps results in docs/measured of a checkout; this is none")
+    import_module("tasks.experiments.reproduce").main(HOME, arguments, "sgmcmc reproduce")
+    return 0
+
+
+def refuse(message: str) -> int:
+    """Print what is wrong and return the exit status for it."""
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "check": check,
+    "generate": generate,
+    "reproduce": reproduce,
+}
