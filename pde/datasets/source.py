@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,6 +87,13 @@ class SourceDataSpec(DataSpec):
             if self.spe10_file is None:
                 raise PdeError("field='spe10' needs spe10_file, the path of spe_perm.dat")
             check_window(self.layer, self.grid, self.component, self.origin, self.window)
+            return
+        for field in fields(self):
+            if field.name in _SPE10_ONLY and getattr(self, field.name) != field.default:
+                raise PdeError(
+                    f"{field.name} = {getattr(self, field.name)} is of field='spe10', and field is "
+                    f"{self.field!r}: give both or neither"
+                )
 
     def permeability(self) -> Array:
         """The permeability `[ny, nx]`, made or read anew."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import ENCODE_WORDS, is_number, places, read_table
+from tasks.data.table import ENCODE_WORDS, LARGEST, is_number, places, read_table
 
 
 class ClassTableData(ClassData):
@@ -139,12 +140,12 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"the table {path} is missing: check the path")
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            return {"": content}
-        with content:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return {"": content}
             return {name: content[name] for name in content.files}
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path} is not a NumPy file of numbers: {error}") from error
 
 
@@ -192,12 +193,12 @@ def _numbers(path: Path, names: tuple[str, ...], array: NDArray[Any]) -> NDArray
     elif array.dtype.kind not in "biuf":
         raise ValueError(f"{path} holds {array.dtype}, not numbers")
     values = array.astype(np.float64)
-    wrong = np.argwhere(~np.isfinite(values))
+    wrong = np.argwhere(~(np.abs(values) <= LARGEST))
     if len(wrong):
         row, column = wrong[0]
         raise ValueError(
-            f"{path}, row {row}, column {names[column]!r}: {values[row, column]} is missing or not "
-            "finite; fill it or drop the row"
+            f"{path}, row {row}, column {names[column]!r}: {values[row, column]} is missing, not "
+            f"finite or larger than {LARGEST:g}; fill it or drop the row"
         )
     return values
 

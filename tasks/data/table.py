@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+#: Numbers of lines, and their fields.
+Rows = list[tuple[int, list[str]]]
 #: What stands for a missing value, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+#: Largest value, far from where squares overflow in single precision.
+LARGEST = 1e15
 ENCODE_WORDS = "encode words as numbers, one column of 0 and 1 a category"
 
 
@@ -99,13 +103,17 @@ def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[
 def read_table(path: str | Path, at_least: int = 1) -> Table:
     """Read fields between commas, semicolons, tabs or spaces; a first row of words is a header.
 
+    Names of rows, as pandas and R write them by default, are left out. Where semicolons separate,
+    a comma may be the decimal point.
+
     Args:
         path: A text file; empty lines are skipped.
         at_least: Smallest number of rows.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If rows differ in length, names repeat, or there are too few rows.
+        ValueError: If rows differ in length, names repeat, there are too few rows, or the header
+            is of numbers.
     """
     path = Path(path)
     if not path.is_file():
@@ -113,8 +121,12 @@ def read_table(path: str | Path, at_least: int = 1) -> Table:
     rows = _rows(path)
     if not rows:
         raise ValueError(f"{path} is empty")
-    header = not any(is_number(field) or field.lower() in MISSING for field in rows[0][1])
-    names = tuple(rows[0][1]) if header else tuple(str(i) for i in range(len(rows[0][1])))
+    rows = _without_row_names(rows)
+    first = rows[0][1]
+    header = not any(is_number(field) or field.lower() in MISSING for field in first)
+    if not header:
+        _refuse_header_of_numbers(path, rows)
+    names = tuple(first) if header else tuple(str(i) for i in range(len(first)))
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"{path} has several columns named {', '.join(map(repr, repeated))}")
@@ -127,7 +139,7 @@ def read_table(path: str | Path, at_least: int = 1) -> Table:
     return Table(path, names, tuple(body))
 
 
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
+def _rows(path: Path) -> Rows:
     """Return the fields of every line that is not empty, with its number."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -138,14 +150,53 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
         return []
     separator = next((s for s in (",", ";", "\t") if s in lines[0][1].strip()), None)
     if separator is None:
-        return [(i, line.split()) for i, line in lines]
+        separator, lines = " ", [(i, " ".join(line.split())) for i, line in lines]
     # Some published sets end every line with a separator: no field follows it.
     if all(line.rstrip(" \r").endswith(separator) for _, line in lines):
         lines = [(i, line.rstrip(" \r")[:-1]) for i, line in lines]
-    plain = [line for _, line in lines]
-    parsed = csv.reader(plain, delimiter=separator, skipinitialspace=True)
-    fields = [[field.strip() for field in row] for row in parsed]
-    return [(i, row) for (i, _), row in zip(lines, fields, strict=True)]
+    found = []
+    for i, line in lines:
+        try:
+            (fields,) = csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {i}: {error}; a field may hold no line break, and quotes come in "
+                "pairs"
+            ) from None
+        found.append((i, [field.strip() for field in fields]))
+    return _with_decimal_points(found) if separator == ";" else found
+
+
+def _with_decimal_points(rows: Rows) -> Rows:
+    """Return rows with points for decimal commas, if every comma is one."""
+    commas = [field for _, fields in rows for field in fields if "," in field]
+    if not all(is_number(field.replace(",", ".")) for field in commas):
+        return rows
+    return [(i, [field.replace(",", ".") for field in fields]) for i, fields in rows]
+
+
+def _without_row_names(rows: Rows) -> Rows:
+    """Return rows without a first column of names, which the header leaves out or leaves empty."""
+    first, rest = rows[0][1], rows[1:]
+    words = [field for field in first if field and not is_number(field)]
+    if len(words) == len(first) and rest and all(len(f) == len(first) + 1 for _, f in rest):
+        return [rows[0], *((i, fields[1:]) for i, fields in rest)]
+    if first[0] == "" and len(words) == len(first) - 1 > 0:
+        return [(i, fields[1:]) for i, fields in rows]
+    return rows
+
+
+def _refuse_header_of_numbers(path: Path, rows: Rows) -> None:
+    """Refuse a first row that holds a word where all others hold numbers, or a word of its own."""
+    for place, field in enumerate(rows[0][1]):
+        below = [fields[place] for _, fields in rows[1:] if place < len(fields)]
+        if is_number(field) or field.lower() in MISSING or len(below) < 2:
+            continue
+        if field not in below and len({*below}) <= len(below) / 2:
+            raise ValueError(
+                f"{path}, line {rows[0][0]} reads like a header with numbers for names: "
+                f"{field!r} stands in no other row; give every column a name that is a word"
+            )
 
 
 def _refuse_missing(path: Path, line: int, name: str, field: str) -> None:
@@ -164,7 +215,32 @@ def _number(path: Path, line: int, name: str, field: str) -> float:
     value = float(field)
     if not math.isfinite(value):
         raise ValueError(f"{path}, line {line}, column {name!r}: {field} is not finite")
+    if abs(value) > LARGEST:
+        raise ValueError(
+            f"{path}, line {line}, column {name!r}: {field} is larger than {LARGEST:g}; mend the "
+            "value, or drop the row"
+        )
     return value
+
+
+def refuse_unresolved(path: Path | str, names: Sequence[str], columns: Array) -> None:
+    """Refuse columns whose spread single precision does not resolve.
+
+    Args:
+        path: The file, for errors.
+        names: Of the columns.
+        columns: Training rows [N, D].
+
+    Raises:
+        ValueError: If rounding to float32 moves a column by a hundredth of its deviation.
+    """
+    moved = np.abs(columns - columns.astype(np.float32)).max(0)
+    for name, size, spread in zip(names, moved, columns.std(0), strict=True):
+        if size > spread / 100 > 0:
+            raise ValueError(
+                f"{path}, column {name!r}: single precision rounds its values by {size:.2g}, and "
+                f"they vary by {spread:.2g}: subtract their mean in the file"
+            )
 
 
 def is_number(field: str) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import data_root, fetch
 from tasks.data.splits import SplitData
-from tasks.data.table import read_table
+from tasks.data.table import read_table, refuse_unresolved
 
 #: Checksums of the sets as Gal and Ghahramani (2016) published them with their code.
 SETS = {
@@ -111,7 +111,8 @@ class UCIData(SplitData):
         """Read the table and split it.
 
         Raises:
-            ValueError: If the table does not fit, or the target is constant.
+            ValueError: If the table does not fit, the target is constant, or single precision does
+                not resolve a column.
         """
         if self._splits:
             return
@@ -128,6 +129,8 @@ class UCIData(SplitData):
             raise ValueError(
                 f"the target {self.column!r} of {table.path} is the same in all training rows"
             )
+        refuse_unresolved(table.path, self.features, x[rows["train"]])
+        refuse_unresolved(table.path, [self.column], y[rows["train"]])
         self._splits = {
             name: (torch.from_numpy(x[chosen]).float(), torch.from_numpy(y[chosen]).float())
             for name, chosen in rows.items()
