@@ -44,7 +44,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         flush_folder(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno is not None:
             error.filename = str(path)  # a disk that is full names no file
         raise
 
