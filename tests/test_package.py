@@ -266,7 +266,14 @@ def test_the_short_help_names_tasks_and_options_that_exist(capsys: Any) -> None:
 
 
 def test_wrong_commands_are_one_line(capsys: Any) -> None:
-    for line in (["trian"], ["train", "--task=mnst"], ["train", "--task", "x"], ["check"]):
+    for line in (
+        [],
+        ["trian"],
+        ["train"],
+        ["train", "--task=mnst"],
+        ["train", "--task", "x"],
+        ["check"],
+    ):
         assert commands.main(line) == 2
         out, error = capsys.readouterr()
         assert (out, error.count("\n")) == ("", 1)
