@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module, metadata
@@ -44,11 +45,13 @@ def shadow(package: str, folder: Path) -> str | None:
     """Return what stands in the place of a package, None if it is the one in ``folder``."""
     file = folder / package / "__init__.py"
     found = find_spec(package)
-    origin = Path(found.origin or "") if found is not None else None
-    if origin is None or origin.resolve() != file:
+    places = [found.origin, *(found.submodule_search_locations or ())] if found else []
+    place = next(filter(None, places), None)  # a folder without __init__.py has no origin
+    if place is None or Path(place).resolve() != file:
         return (
-            f"'import {package}' finds {origin or 'nothing'} and not {file}: rename that file, "
-            "take its folder off PYTHONPATH, or install the two in environments of their own"
+            f"'import {package}' finds {place or 'nothing'} and not {file}: rename what it finds, "
+            "take its folder off PYTHONPATH, or install lightning-sgmcmc again in an environment "
+            "of its own"
         )
     recorded = _recorded(folder, f"{package}/__init__.py")
     if recorded is not None and recorded != _digest(file):
@@ -62,16 +65,18 @@ def shadow(package: str, folder: Path) -> str | None:
 
 def hidden(argument: str, folder: Path) -> str | None:
     """Return why an argument does not mean the user's own ``tasks.X``; None where it need not."""
-    package, _, rest = argument.rpartition("=")[2].partition(".")
-    own = [path for path in (Path(f"{package}.py"), Path(package)) if path.exists()]
-    if package not in GENERIC or not own or Path.cwd() == folder:
+    path = argument.rpartition("=")[2]
+    package, name, *_ = [*path.split("."), ""]
+    if package not in GENERIC or not re.fullmatch(r"\w+(\.\w+)*\.[A-Z]\w*", path):
+        return None  # not the path of a class
+    own = next((p for p in (Path(f"{package}.py"), Path(package)) if p.exists()), None)
+    if own is None or own.resolve() == folder / package:
         return None
-    name = rest.partition(".")[0]
     if find_spec(f"{package}.{name}") or hasattr(import_module(package), name):
         return None
     return (
-        f"{package}.{rest} is not in the package '{package}' of lightning-sgmcmc, and it hides "
-        f"{own[0].resolve()}: rename that"
+        f"{path} is not in the package '{package}' of lightning-sgmcmc, which hides "
+        f"{own.resolve()}: rename that"
     )
 
 

@@ -31,7 +31,9 @@ def main(arguments: list[str]) -> int:
     Args:
         arguments: The command line without the program's name.
     """
-    command, *rest = arguments or [""]
+    if not arguments:
+        return refuse(f"no command: give one of {', '.join(COMMANDS)}, or --help")
+    command, *rest = arguments
     if command in ("-h", "--help"):
         print(USAGE, end="")
         return 0
@@ -44,10 +46,12 @@ def main(arguments: list[str]) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """Run a task. The short help and a wrong task's name are answered without importing torch."""
+    """Run a task. The short help and a wrong task's name need no torch, which takes seconds."""
     if {"-h", "--help"} & set(arguments):
         print(run_help.text(CONFIGS), end="")
         return 0
+    if not arguments:
+        return refuse("nothing to run: give --task NAME; 'sgmcmc train --help' lists the tasks")
     unknown = run_help.unknown_task(CONFIGS, arguments)
     if unknown is not None:
         return refuse(unknown)

@@ -202,18 +202,23 @@ def test_a_package_that_another_distribution_has_overwritten_is_refused(
     path.write_text('"""Of another."""\n')
     try:
         done = run("sgmcmc", "--version")
+        path.unlink()  # and then py-pde is removed
+        without = run("sgmcmc", "--version")
     finally:
         path.write_bytes(content)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert f"{path} is not the file that was installed" in done.stderr
+    assert f"'import pde' finds {path.parent} and not {path}" in without.stderr
     assert run("sgmcmc", "--version").stdout == f"sgmcmc {lightning_sgmcmc.__version__}\n"
 
 
 def test_a_class_in_ones_own_tasks_py_is_not_looked_for_elsewhere(run: Run, tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text("class MyTask: pass\n")
+    for harmless in ("--data.file=tasks.csv", "--out=tasks", "--model=tasks.laplace.Laplace"):
+        assert run("sgmcmc", "train", harmless, "--help").returncode == 0
     done = run("sgmcmc", "train", "--task", "class_table", "--model=tasks.MyTask")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert f"it hides {tmp_path / 'tasks.py'}: rename that" in done.stderr
+    assert f"which hides {tmp_path / 'tasks.py'}: rename that" in done.stderr
 
 
 def test_the_command_imports_no_torch_before_it_needs_it() -> None:
@@ -266,7 +271,14 @@ def test_the_short_help_names_tasks_and_options_that_exist(capsys: Any) -> None:
 
 
 def test_wrong_commands_are_one_line(capsys: Any) -> None:
-    for line in (["trian"], ["train", "--task=mnst"], ["train", "--task", "x"], ["check"]):
+    for line in (
+        [],
+        ["trian"],
+        ["train"],
+        ["train", "--task=mnst"],
+        ["train", "--task", "x"],
+        ["check"],
+    ):
         assert commands.main(line) == 2
         out, error = capsys.readouterr()
         assert (out, error.count("\n")) == ("", 1)
