@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -79,6 +81,11 @@ def save_tensors(
     )
     write_beside(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def flush_folder(folder: Path) -> None:

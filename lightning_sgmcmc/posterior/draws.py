@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +12,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lightning_sgmcmc.common.files import DamagedFileError, save_tensors, verify, write_beside
+from lightning_sgmcmc.common.files import (
+    DamagedFileError,
+    digest_of,
+    save_tensors,
+    verify,
+    write_beside,
+)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CONSTANTS = "constants.safetensors"
@@ -60,7 +65,8 @@ class DrawStore:
         self.folder = Path(folder) / f"chain{chain}"
         self.dtype = dtype
         self.draws: list[Draw] = []
-        self._constants = ""  # their checksum
+        #: The checksum of what every draw shares; empty if there is none.
+        self.constants = ""
         self._verified: set[str] = set()
 
     @property
@@ -80,7 +86,7 @@ class DrawStore:
         if not store.index.is_file():
             raise FileNotFoundError(f"{store.folder} holds no index.json: no draw was kept there")
         content = _read_index(store.index)
-        store.dtype, store._constants = content["dtype"], content.get("constants", "")
+        store.dtype, store.constants = content["dtype"], content.get("constants", "")
         store.draws = [Draw(**entry) for entry in content["draws"]]
         for draw in store.draws:
             if not (store.folder / draw.file).is_file():
@@ -93,7 +99,7 @@ class DrawStore:
     def save_constants(self, tensors: Mapping[str, Tensor]) -> None:
         """Write what every draw shares."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._constants = save_tensors(self.folder / _CONSTANTS, tensors)
+        self.constants = save_tensors(self.folder / _CONSTANTS, tensors)
 
     def save(self, step: int, weights: Mapping[str, Tensor], weight: float) -> None:
         """Write one draw, then the index.
@@ -135,13 +141,13 @@ class DrawStore:
             for file in self.folder.glob("step_*.safetensors"):
                 if file.name not in known:
                     file.unlink()
-            self.draws, self._constants = list(draws), constants
+            self.draws, self.constants = list(draws), constants
             self._write_index()
 
     def heal_constants(self, tensors: Mapping[str, Tensor]) -> None:
         """Write the weights that are not sampled again where their file is damaged or missing."""
         try:
-            verify(self.folder / _CONSTANTS, self._constants)
+            verify(self.folder / _CONSTANTS, self.constants)
         except (FileNotFoundError, DamagedFileError):
             self.save_constants(tensors)
 
@@ -168,12 +174,7 @@ class DrawStore:
             FileNotFoundError: If the file is missing.
             DamagedFileError: If it is not what was written.
         """
-        return self._read(_CONSTANTS, self._constants)
-
-    @property
-    def constants(self) -> str:
-        """The checksum of what every draw shares; empty if there is none."""
-        return self._constants
+        return self._read(_CONSTANTS, self.constants)
 
     def _read(self, name: str, digest: str) -> dict[str, Tensor]:
         path = self.folder / name
@@ -192,15 +193,11 @@ class DrawStore:
         content = {
             "schema": 2,
             "dtype": self.dtype,
-            "constants": self._constants,
+            "constants": self.constants,
             "draws": entries,
         }
-        content["sha256"] = _digest(content)
+        content["sha256"] = digest_of(content)
         write_beside(self.index, json.dumps(content, indent=1))
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _read_index(path: Path) -> dict[str, Any]:
@@ -212,7 +209,7 @@ def _read_index(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
         digest = content.pop("sha256", None)
-        if content["schema"] == 1 or digest == _digest(content):
+        if content["schema"] == 1 or digest == digest_of(content):
             return content
     except (ValueError, TypeError, AttributeError, KeyError):  # no JSON, or no index
         pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.chain import Chain, Task
-from lightning_sgmcmc.common.files import DamagedFileError, write_beside
+from lightning_sgmcmc.common.files import DamagedFileError, digest_of, write_beside
 from lightning_sgmcmc.diagnostics import (
     PredictiveTemperature,
     Step,
@@ -276,7 +275,8 @@ def write(folder: Path, results: dict[str, Any]) -> None:
     Numbers that are not finite become null.
     """
     content = _plain(results)
-    content["provenance"]["sha256"] = _digest(content)
+    content["provenance"].pop("sha256", None)  # that of a file which they were read from
+    content["provenance"]["sha256"] = digest_of(content)
     write_beside(folder / "results.json", json.dumps(content, indent=2) + "\n")
 
 
@@ -290,15 +290,11 @@ def read(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         stated = content["provenance"].pop("sha256", None)
-        if stated in (None, _digest(content)):  # older ones have none
+        if stated in (None, digest_of(content)):  # older ones have none
             return content
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise DamagedFileError(f"{path} is damaged: write it again with --finish {path.parent}")
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

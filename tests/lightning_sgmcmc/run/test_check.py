@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from lightning_sgmcmc import load_posterior
-from lightning_sgmcmc.run import cli
+from lightning_sgmcmc.run import cli, results
 from lightning_sgmcmc.run.check import damage
 from tests.test_cli import TOY
 from tests.toy import toy_data
@@ -113,6 +113,15 @@ def test_damaged_results_are_written_again(root: Path, run: Path) -> None:
     assert damage(run) == []
     same = ("metrics", "diagnostics", "num_draws", "num_gradients")
     assert all(after[key] == before[key] for key in same)
+
+
+def test_results_that_are_written_again_have_their_own_checksum(tmp_path: Path, run: Path) -> None:
+    """As records of experiments are, which are copied without the command."""
+    content = json.loads((run / "results.json").read_text())
+    del content["provenance"]["command"]
+    results.write(tmp_path, content)
+    del content["provenance"]["sha256"]
+    assert results.read(tmp_path / "results.json") == content
 
 
 def test_what_may_change_is_recorded_with_its_step(root: Path, run: Path) -> None:
