@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.common.vectors import inner
-from lightning_sgmcmc.preconditioners.diagonal import Diagonal
+from lightning_sgmcmc.preconditioners.diagonal import Diagonal, refuse_unstable
 
 
 class DecayingRMSProp(Diagonal):
@@ -77,27 +76,10 @@ class DecayingRMSProp(Diagonal):
         """Return C^(1/2) = (D + eps)^-1/4."""
         return self._root
 
-    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
-        """Multiply by C, in place."""
-        torch._foreach_mul_(vectors, self._root)
-        torch._foreach_mul_(vectors, self._root)
-        return vectors
-
-    def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
-        """Return the sum of v^2 (D + eps)^1/2."""
-        whitened = torch._foreach_div(list(vectors), self._root)
-        return inner(whitened, whitened, self.chain_dims)
-
     def check(self, lr: float, num_data: int, prior_precision: float) -> None:
         """Refuse a step at which a weight without gradient would diverge under the prior alone."""
         largest = max(float(root.max()) for root in self._root) ** 2
-        rate = lr * largest * prior_precision / num_data
-        if rate >= 2:
-            raise ValueError(
-                f"a weight whose gradient stays zero has C = {largest:.3g}, and its prior drift "
-                f"lr*C/(N*variance) = {rate:.3g} is at least 2, so it would diverge: lower lr "
-                f"below {2 * lr / rate:.3g}, or raise eps"
-            )
+        refuse_unstable(largest, lr, num_data, prior_precision, "or raise eps")
 
     def state_dict(self) -> dict[str, Any]:
         """Return D and the number of gradients in it."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.common.vectors import flatten, inner, per_chain, unflatten
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.preconditioners.diagonal import Diagonal
+from lightning_sgmcmc.preconditioners.diagonal import Diagonal, refuse_unstable
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.target import Target
@@ -126,17 +126,6 @@ class RMSProp(Diagonal):
         super().freeze()
         self._refresh()
 
-    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
-        """Multiply by C, in place."""
-        torch._foreach_mul_(vectors, self._root)
-        torch._foreach_mul_(vectors, self._root)
-        return vectors
-
-    def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
-        """Return the sum of v^2 (eps + floor + sqrt V)."""
-        whitened = torch._foreach_div(list(vectors), self._root)
-        return inner(whitened, whitened, self.chain_dims)
-
     def gamma(
         self, target: Target, grads: Sequence[Tensor], stream: NoiseStream
     ) -> list[Tensor] | None:
@@ -159,13 +148,7 @@ class RMSProp(Diagonal):
     def check(self, lr: float, num_data: int, prior_precision: float) -> None:
         """Refuse a step at which a weight without gradient would diverge under the prior alone."""
         largest = float(self._flat[1].max()) ** 2
-        rate = lr * largest * prior_precision / num_data
-        if rate >= 2:
-            raise ValueError(
-                f"a weight whose gradient stays zero has C = {largest:.3g}, and its prior drift "
-                f"lr*C/(N*variance) = {rate:.3g} is at least 2, so it would diverge: lower lr "
-                f"below {2 * lr / rate:.3g}, raise eps, or set floor"
-            )
+        refuse_unstable(largest, lr, num_data, prior_precision, "raise eps, or set floor")
 
     def state_dict(self) -> dict[str, Any]:
         """Return V and whether it is frozen."""
