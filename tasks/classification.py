@@ -114,9 +114,10 @@ class Classification(SGMCMCModule):
             }
         inside = kept.ensemble(measured).mean
         key = f"{measured}/ensemble_error_percent"
+        history = kept.history
         result["trace"] = {
-            "steps": [int(row["step"]) for row in kept.history],
-            "error_percent": [row[key] for row in kept.history],
+            "steps": [int(row["step"]) for row in history],
+            "error_percent": [row[key] for row in history],
         }
         if TRAINING in kept.held_out:
             examples = kept.held_out[TRAINING].examples
@@ -199,8 +200,9 @@ class Classification(SGMCMCModule):
     def _error_figure(self, kept: KeptDraws, name: str) -> Figure:
         figure = new_figure(7, 4)
         axes = figure.subplots()
-        steps = [row["step"] for row in kept.history]
-        axes.plot(steps, [row[f"{name}/ensemble_error_percent"] for row in kept.history], "k-")
+        history = kept.history
+        steps = [row["step"] for row in history]
+        axes.plot(steps, [row[f"{name}/ensemble_error_percent"] for row in history], "k-")
         axes.set(xlabel="step", ylabel=f"error of the ensemble so far, {name} set, %")
         return figure
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Subset, TensorDataset
 
 from lightning_sgmcmc.chain import BatchStream, Chain, checks
@@ -113,14 +114,7 @@ def _training(loader: Any) -> Iterator[Tensor]:
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch in a fixed order."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from _tensors(part)
-    elif isinstance(batch, (tuple, list)):
-        for part in batch:
-            yield from _tensors(part)
+    return (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
 
 
 def _hash(tensors: Iterator[Tensor]) -> str:

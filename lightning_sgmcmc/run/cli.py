@@ -204,7 +204,7 @@ class ChainCLI(LightningCLI):
             callbacks.append(ChainProgress())
         self._check_trainer(config)
         project = self.config.wandb_project if self.config.finish is None else None
-        if own is None and project and not config.get("fast_dev_run"):
+        if own is None and project:
             name = f"{self.config.name}-{self.folder.name}"
             loggers.append(wandb_logger(self.folder, name, project))
         config |= {

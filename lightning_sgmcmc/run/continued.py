@@ -19,7 +19,6 @@ MAY_CHANGE = (
     "model.draw_budget",
     "name",
     "trainer.accelerator",
-    "trainer.default_root_dir",
     "trainer.devices",
     "trainer.enable_model_summary",
     "trainer.enable_progress_bar",

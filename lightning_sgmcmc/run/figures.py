@@ -108,7 +108,7 @@ def draw_all(folder: Path, task: Task) -> Mapping[str, Figure]:
     figures, log = {}, folder / "metrics.csv"
     if log.is_file():  # a run shorter than the logging interval has none
         figures["learning_curve"] = learning_curve(log, task.chain.draws.burn_in)
-    if task.kept.history:
+    if task.kept.num_draws:
         figures["trace"] = trace(task)
         figures |= task.figures(task.kept)
     return figures

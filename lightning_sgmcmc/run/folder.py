@@ -130,22 +130,22 @@ class RunFolder:
             CommandLineError: If there is no such file and no run to begin anew.
             DamagedFileError: If neither of the last two checkpoints is what was written.
         """
-        folder = self.path / "checkpoints"
-        if wanted == "last" and self._has_checkpoint:
-            return newest(folder)
-        path = folder / LAST if wanted == "last" else Path(wanted)
-        if wanted != "last" and path.is_file():
-            return path
-        if wanted != "last" or not anew or not (self.path / "config.yaml").is_file():
+        last = wanted == "last"
+        path = self.path / "checkpoints" / LAST if last else Path(wanted)
+        if last and self._has_checkpoint:
+            return newest(path.parent)
+        if last and anew and (self.path / "config.yaml").is_file():
+            rank_zero_info(
+                f"Note: the run in {self.path} stopped before its first checkpoint: it begins anew"
+            )
+            self._clear(*_LEFT)
+            return None
+        if last or not path.is_file():
             raise CommandLineError(
                 f"there is no checkpoint {path}: nothing to continue; without --ckpt_path a run "
                 "starts anew"
             )
-        rank_zero_info(
-            f"Note: the run in {self.path} stopped before its first checkpoint: it begins anew"
-        )
-        self._clear(*_LEFT)
-        return None
+        return path
 
     def to_start(self) -> None:
         """Clear away what a start left that came to nothing.
