@@ -119,6 +119,11 @@ def test_the_changelog_begins_with_this_version() -> None:
     assert heading.startswith(f"## {lightning_sgmcmc.__version__} ")
 
 
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == lightning_sgmcmc.__version__
+
+
 NET = """
 import lightning_sgmcmc, pde, sgmcmc, tasks
 import torch
