@@ -43,7 +43,7 @@ def standard_split(rows: int, split: int) -> tuple[NDArray[np.int64], NDArray[np
 
 
 class UCIData(SplitData):
-    """Features x [B, D] and target y [B, 1] of a table, float32, in the table's own units.
+    """Features x [B, D] and target y [B, 1] of a table, float64, in the table's own units.
 
     Give either a name or a file. A tenth of the rows, which ones the split says, is for testing;
     the last ``num_val`` of the shuffled training rows are held out where anything is chosen.
@@ -115,8 +115,9 @@ class UCIData(SplitData):
         """
         if self._splits:
             return
-        table = read_table(self.file or self._path, FEWEST_ROWS)
-        x, y, self.features, self.column = table.split(self.target)
+        table = read_table(self.file or self._path, self.target, at_least=FEWEST_ROWS)
+        x, y = table.x, table.y[:, None]
+        self.features, self.column = table.features, table.target
         train, test = standard_split(len(x), self.index)
         if self.num_val > len(train) - 2:
             raise ValueError(
@@ -129,6 +130,6 @@ class UCIData(SplitData):
                 f"the target {self.column!r} of {table.path} is the same in all training rows"
             )
         self._splits = {
-            name: (torch.from_numpy(x[chosen]).float(), torch.from_numpy(y[chosen]).float())
+            name: (torch.from_numpy(x[chosen]), torch.from_numpy(y[chosen]))
             for name, chosen in rows.items()
         }

@@ -1,0 +1,218 @@
+"""Rows of delimited text: encoding, separator, header and row names, each read right or refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.download import open_with_bar
+
+#: A row's line, from 1, and its fields.
+Row = tuple[int, list[str]]
+#: What stands for a missing value, in lower case.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+#: Rows that are in memory as text at once, and by which the form of a file is judged.
+CHUNK = 10_000
+#: What pandas calls a first column that had no name.
+_UNNAMED = frozenset({"", "unnamed: 0"})
+_FORMS = {
+    b"PK": "a zip archive, such as an Excel workbook: save it as CSV (UTF-8)",
+    b"\x1f\x8b": "compressed: unpack it",
+}
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb": "utf-8-sig"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the rows of a file become columns.
+
+    Attributes:
+        names: Names of the columns, "0", "1", ... if the file has none.
+        first: The first field of a row that is a value: 1 after row names.
+        header: Whether the first row names the columns.
+        unnamed: Fields at the end of the header that have no name: they must be empty.
+    """
+
+    names: tuple[str, ...]
+    first: int
+    header: bool
+
+    @property
+    def width(self) -> int:
+        """Fields in a row."""
+        return self.first + len(self.names)
+
+
+def is_number(field: str) -> bool:
+    """Return whether a field is a number, finite or not."""
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def separator_of(path: Path) -> tuple[str, str]:
+    """Return a file's encoding, and what stands between its fields.
+
+    The separator is a tab, semicolon or comma, the first of these that the first line holds
+    outside quotes, or else spaces. A decimal comma is then never one.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no text, or holds nothing.
+    """
+    if not path.is_file():
+        what = "is a folder, not a table" if path.is_dir() else "is missing"
+        raise FileNotFoundError(f"the table {path} {what}: check the path")
+    with path.open("rb") as file:
+        start = file.read(2)
+    if start in _FORMS:
+        raise ValueError(f"{path} is {_FORMS[start]}")
+    encoding = _MARKS.get(start, "utf-8")
+    with path.open(encoding=encoding, newline="") as text:
+        try:
+            line = next((line for line in text if line.strip()), "")
+        except UnicodeError:
+            raise _undecoded(path, encoding) from None
+    if not line:
+        raise ValueError(f"{path} is empty")
+    if "\0" in line:
+        raise ValueError(f"{path} is not a text file in UTF-8: save it as CSV (UTF-8)")
+    bare = "".join(line.strip(" \r\n").split('"')[::2])
+    return encoding, next((s for s in "\t;," if s in bare), " ")
+
+
+def read_rows(path: Path, encoding: str, separator: str) -> Iterator[Row]:
+    """Yield the rows of a file that hold anything.
+
+    Raises:
+        ValueError: If quotes do not match, or a character is not of the encoding; the line is
+            named.
+    """
+    line = 1
+    with (
+        open_with_bar(path) as raw,
+        io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
+    ):
+        rows = csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True)
+        try:
+            for fields in rows:
+                if any(fields):
+                    yield line, fields
+                line = rows.line_num + 1
+        except UnicodeError:
+            raise _undecoded(path, encoding) from None
+        except csv.Error as error:
+            reason = str(error)
+            if "field larger" in reason:
+                reason = f"a field has more than {csv.field_size_limit():,} characters"
+            elif "unexpected end" in reason:
+                reason = "the file ends within quotes"
+            raise ValueError(
+                f"{path}, line {line}: {reason}; close every quote, and check that the file is whole"
+            ) from None
+
+
+def layout_of(path: Path, head: list[Row]) -> Layout:
+    """Return how rows become columns, given the first of them.
+
+    A header is a first row of words, or one with a word over a number. Row names, which pandas
+    writes under an empty field and R under none, are no column.
+
+    Raises:
+        ValueError: If names repeat or are missing, or numbers look like a header.
+    """
+    line, fields = head[0]
+    fields = [" ".join(field.split()) for field in fields]
+    if fields[0].startswith("#") and len(fields[0]) > 1:
+        raise ValueError(f"{path}, line {line}: a comment is no header; leave out the '#'")
+    following = head[1][1] if len(head) > 1 else []
+    if not _is_header(fields, following, head):
+        while not fields[-1]:
+            fields.pop()
+        _refuse_header_of_numbers(path, fields, head)
+        return Layout(tuple(map(str, range(len(fields)))), 0, header=False)
+    first = int(fields[0].lower() in _UNNAMED)
+    if len(following) == len(fields) + 1 and following[-1].strip():
+        fields.insert(0, "")
+        first = 1
+    while not fields[-1]:
+        fields.pop()
+    names = tuple(fields[first:])
+    if "" in names:
+        number = names.index("") + first + 1
+        raise ValueError(f"{path}, line {line}: column {number} has no name; give it one")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(
+            f"{path}, line {line}: several columns named {', '.join(map(repr, repeated[:5]))}; "
+            "rename them, or add a header if this is a row of data"
+        )
+    return Layout(names, first, header=True)
+
+
+def _is_header(fields: list[str], following: list[str], head: list[Row]) -> bool:
+    words = [not (is_number(field) or field.lower() in MISSING) for field in fields]
+    shift = int(len(following) == len(fields) + 1)
+    if any(map(is_number, fields)):
+        below = following[shift:] if shift else following
+        return any(word and is_number(f) for word, f in zip(words, below, strict=False))
+    if any(field and field.lower() in MISSING for field in fields) or not any(words):
+        return False
+    # Words over words: a row of data, if one of them stands below in its own column too.
+    columns = zip(*(row for _, row in head[1:]), strict=False)
+    return not any(f in column for f, column in zip(fields, columns, strict=False) if f)
+
+
+def _refuse_header_of_numbers(path: Path, fields: list[str], head: list[Row]) -> None:
+    """Refuse a first row of whole numbers that differs in kind from the rows below it."""
+
+    def whole(row: Iterable[str]) -> bool:
+        return all(field.strip().lstrip("+-").isdecimal() for field in row if field)
+
+    if len(fields) < 2 or not whole(fields) or len(set(fields)) < len(fields):
+        return
+    numbers = [int(field) for field in fields]
+    counts = len(numbers) > 2 and len({b - a for a, b in itertools.pairwise(numbers)}) == 1
+    others = [row for _, row in head[1:]]
+    if counts or (len(others) >= 10 and not any(map(whole, others))):
+        raise ValueError(
+            f"{path}, line {head[0][0]}: {', '.join(fields[:4])}, ... look like the names of "
+            "columns; name them by words, or add a header if this is a row of data"
+        )
+
+
+def fitted(path: Path, rows: list[Row], layout: Layout) -> list[tuple[str, ...]]:
+    """Return the columns of rows, without row names and empty fields at a row's end.
+
+    Raises:
+        ValueError: If a row has too few fields, or too many; its line is named.
+    """
+    width = layout.width
+    for line, fields in rows:
+        if len(fields) != width:
+            if len(fields) < width or any(fields[width:]):
+                raise ValueError(
+                    f"{path}, line {line} has {len(fields)} fields, not {width}: check its "
+                    "separators and quotes, and that the file is whole"
+                )
+            del fields[width:]
+    return list(zip(*(fields for _, fields in rows), strict=True))[layout.first :]
+
+
+def _undecoded(path: Path, encoding: str) -> ValueError:
+    where = ""
+    if encoding != "utf-16":
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError:
+                    where = f", line {number}"
+                    break
+    return ValueError(f"{path}{where} is not a text file in UTF-8: save it as CSV (UTF-8)")
