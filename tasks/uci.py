@@ -90,7 +90,7 @@ class UCIRegression(RegressionTask):
         return self.y_scale.to(self.log_noise.dtype).expand(x.shape[0], 1)
 
     def residual(self, batch: Batch) -> Tensor:
-        """Return ((y - m) / s - f) s / (p n(x)), [B, 1]: y in the network's type is standardised."""
+        """Return ((y - m) / s - f) s / (p n(x)), [B, 1], in the network's type."""
         x, y = batch
         target = ((y - self.y_mean) / self.y_scale).to(self.log_noise.dtype)
         difference = target - self.net(self.network_inputs(x))

@@ -80,6 +80,10 @@ class SourceDataSpec(DataSpec):
         ):
             check_choice(name, getattr(self, name), choices)
         super().__post_init__()
+        for name, owner in self._unused().items():
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise PdeError(f"{name}={value!r} belongs to {owner}: set that, or drop {name}")
         check_draw(self.field_seed, 0)
         if self.source == "three_spot":
             three_spots(self.grid)
@@ -99,9 +103,15 @@ class SourceDataSpec(DataSpec):
 
     def parameters(self) -> dict[str, Any]:
         """The values that shape this data set, ready for JSON; those that do not are left out."""
-        unused: tuple[str, ...] = ("field_seed",) if self.field == "spe10" else _SPE10_ONLY
-        unused += ("spread",) if self.source == "random" else ()
+        unused = self._unused()
         return {k: v for k, v in super().parameters().items() if k not in unused}
+
+    def _unused(self) -> dict[str, str]:
+        """The values that do not shape this data set, and what they belong to."""
+        owners = dict.fromkeys(_SPE10_ONLY, "field='spe10'")
+        if self.field == "spe10":
+            owners = {"field_seed": "field='channelised'"}
+        return owners | ({"spread": "source='three_spot'"} if self.source == "random" else {})
 
     def notes(self) -> dict[str, str]:
         """What the file says of the problem."""

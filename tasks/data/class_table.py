@@ -12,16 +12,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import (
-    Column,
-    Decimals,
-    Places,
-    Table,
-    assemble,
-    place_of,
-    read_table,
-    shown,
-)
+from tasks.data.column import Column
+from tasks.data.scales import examine
+from tasks.data.table import Places, Table, assemble, place_of, read_table, shown
 
 
 class ClassTableData(ClassData):
@@ -72,6 +65,7 @@ class ClassTableData(ClassData):
         super().__init__(num_val=num_val, num_test=drawn, batch_size=batch_size, **kwargs)
         self.file, self.test_file, self.target = Path(file), test_file, target
         self.standardise, self._given = standardise, num_classes
+        self._table: Table | None = None
 
     def examples(self) -> tuple[Examples, Examples | None]:
         """Read the files and number the classes.
@@ -80,7 +74,7 @@ class ClassTableData(ClassData):
             ValueError: If the files do not fit one another, or the target does not hold classes.
         """
         table = read_rows(self.file, self.target)
-        x, y = table.x, table.y
+        self._table, x, y = table, table.x, table.y
         test = None
         if self.test_file is not None:
             other = read_rows(Path(self.test_file), self.target, table)
@@ -116,7 +110,12 @@ class ClassTableData(ClassData):
 
     def transform(self, train: NDArray[Any]) -> Transform:
         """Return the standardisation, if it is asked for."""
-        return standardiser(train) if self.standardise else super().transform(train)
+        table, self._table = self._table, None
+        if not self.standardise:
+            return super().transform(train)
+        assert table is not None
+        examine(table, train)
+        return standardiser(train)
 
 
 def read_rows(path: Path, target: str | int | None, like: Table | None = None) -> Table:
@@ -147,7 +146,8 @@ def read_rows(path: Path, target: str | int | None, like: Table | None = None) -
         named = _columns(path, arrays)
         place = place_of(path, tuple(named), target)
     columns = [
-        _column(path, name, array, labels=i == place) for i, (name, array) in enumerate(named.items())
+        _column(path, name, array, labels=i == place)
+        for i, (name, array) in enumerate(named.items())
     ]
     return assemble(columns, place, Places(path), like)
 
@@ -155,7 +155,7 @@ def read_rows(path: Path, target: str | int | None, like: Table | None = None) -
 def _column(path: Path, name: str, array: NDArray[Any], labels: bool) -> Column:
     """Return a column of a NumPy file."""
     if array.dtype.kind in "US":
-        column = Column(name, path, Decimals(), labels=labels, unit="row")
+        column = Column(name, path, labels=labels, unit="row")
         column.add(array.astype(str).tolist(), range(len(array)))
         return column
     if array.dtype.kind not in "biuf":
@@ -167,7 +167,7 @@ def _column(path: Path, name: str, array: NDArray[Any], labels: bool) -> Column:
             f"{Places(path).of(int(wrong[0]), name)}: {values[wrong[0]]} is missing or not finite; "
             "fill it or drop the row"
         )
-    return Column(name, path, Decimals(), parts=[values], first="0")
+    return Column(name, path, parts=[values], first="0")
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -192,7 +192,7 @@ def _columns(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[A
             raise ValueError(f"{path} needs to be [rows, columns], got {list(values.shape)}")
         return {str(i): column for i, column in enumerate(values.T)}
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    if not arrays or any(len(shape) != 1 for shape in shapes.values()) or len({*map(tuple, shapes.values())}) > 1:
+    if {len(shape) for shape in shapes.values()} != {1} or len({*map(tuple, shapes.values())}) > 1:
         given = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise ValueError(f"{path} needs x [N, D] and y [N], or columns [N], got {given}")
     return arrays

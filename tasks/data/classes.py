@@ -84,7 +84,12 @@ class ClassData(SplitData):
 
     def transform(self, train: NDArray[Any]) -> Transform:
         """Return what makes inputs of examples, given the training examples [N, ...]."""
-        return lambda x: x.astype(np.float32, copy=False)
+
+        def apply(x: NDArray[Any]) -> NDArray[np.float32]:
+            with np.errstate(over="ignore"):  # what overflows is refused where it becomes a tensor
+                return x.astype(np.float32, copy=False)
+
+        return apply
 
     def extras(self, test: Examples | None) -> dict[str, Examples]:
         """Return held-out sets of other data by name, given the test examples as read."""

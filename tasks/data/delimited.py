@@ -6,8 +6,10 @@ import csv
 import io
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from tasks.data.download import open_with_bar
 
@@ -34,7 +36,6 @@ class Layout:
         names: Names of the columns, "0", "1", ... if the file has none.
         first: The first field of a row that is a value: 1 after row names.
         header: Whether the first row names the columns.
-        unnamed: Fields at the end of the header that have no name: they must be empty.
     """
 
     names: tuple[str, ...]
@@ -74,11 +75,8 @@ def separator_of(path: Path) -> tuple[str, str]:
     if start in _FORMS:
         raise ValueError(f"{path} is {_FORMS[start]}")
     encoding = _MARKS.get(start, "utf-8")
-    with path.open(encoding=encoding, newline="") as text:
-        try:
-            line = next((line for line in text if line.strip()), "")
-        except UnicodeError:
-            raise _undecoded(path, encoding) from None
+    with opened(path, encoding) as text:
+        line = next((line for line in text if line.strip()), "")
     if not line:
         raise ValueError(f"{path} is empty")
     if "\0" in line:
@@ -87,35 +85,47 @@ def separator_of(path: Path) -> tuple[str, str]:
     return encoding, next((s for s in "\t;," if s in bare), " ")
 
 
-def read_rows(path: Path, encoding: str, separator: str) -> Iterator[Row]:
+@contextmanager
+def opened(path: Path, encoding: str) -> Iterator[TextIO]:
+    """Open a text file, with a progress bar where a person looks on.
+
+    Raises:
+        ValueError: If a character that is read is not of the encoding; its line is named.
+    """
+    try:
+        with (
+            open_with_bar(path) as raw,
+            io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
+        ):
+            yield text
+    except UnicodeError:
+        raise _undecoded(path, encoding) from None
+
+
+def rows_of(path: Path, text: TextIO, separator: str) -> Iterator[Row]:
     """Yield the rows of a file that hold anything.
 
     Raises:
-        ValueError: If quotes do not match, or a character is not of the encoding; the line is
-            named.
+        ValueError: If quotes do not match, or a field is too long; the line is named.
     """
     line = 1
-    with (
-        open_with_bar(path) as raw,
-        io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
-    ):
-        rows = csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True)
-        try:
-            for fields in rows:
-                if any(fields):
-                    yield line, fields
-                line = rows.line_num + 1
-        except UnicodeError:
-            raise _undecoded(path, encoding) from None
-        except csv.Error as error:
-            reason = str(error)
-            if "field larger" in reason:
-                reason = f"a field has more than {csv.field_size_limit():,} characters"
-            elif "unexpected end" in reason:
-                reason = "the file ends within quotes"
-            raise ValueError(
-                f"{path}, line {line}: {reason}; close every quote, and check that the file is whole"
-            ) from None
+    rows = csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True)
+    try:
+        for fields in rows:
+            if separator == " " and fields and not fields[-1]:
+                fields.pop()
+            if any(fields):
+                yield line, fields
+            line = rows.line_num + 1
+    except csv.Error as error:
+        reason = str(error)
+        if "field larger" in reason:
+            reason = f"a field has more than {csv.field_size_limit():,} characters"
+        elif "unexpected end" in reason:
+            reason = "the file ends within quotes"
+        raise ValueError(
+            f"{path}, line {line}: {reason}; close every quote, and check that the file is whole"
+        ) from None
 
 
 def layout_of(path: Path, head: list[Row]) -> Layout:

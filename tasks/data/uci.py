@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import data_root, fetch
+from tasks.data.scales import examine
 from tasks.data.splits import SplitData
 from tasks.data.table import read_table
 
@@ -126,9 +127,11 @@ class UCIData(SplitData):
         cut = len(train) - self.num_val
         rows = {"train": train[:cut], "val": train[cut:], "test": test}
         if np.ptp(y[rows["train"]]) == 0:
+            file = table.places.path
             raise ValueError(
-                f"the target {self.column!r} of {table.path} is the same in all training rows"
+                f"the target {self.column!r} of {file} is the same in all training rows"
             )
+        examine(table, np.column_stack([x, y])[rows["train"]])
         self._splits = {
             name: (torch.from_numpy(x[chosen]), torch.from_numpy(y[chosen]))
             for name, chosen in rows.items()
