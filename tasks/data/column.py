@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.delimited import MISSING, is_number
+from tasks.data.delimited import MISSING, is_number, unquoted
 
 Array = NDArray[np.float64]
 #: Most categories that a feature of words may have.
@@ -109,7 +109,7 @@ class Column:
         """
         part: NDArray[Any] | None = None
         if self.words:
-            part = self._codes(values.tolist())
+            part = self._codes(unquoted(values.tolist()))
         elif values.dtype.kind in "iuf" and np.isfinite(values).all():
             part = values.astype(np.float64)
         if part is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ _FORMS = {
     b"PK": "a zip archive, such as an Excel workbook: save it as CSV (UTF-8)",
     b"\x1f\x8b": "compressed: unpack it",
 }
+#: A comment, and Excel's line for a separator.
+_NO_ROW = re.compile(r'#+ ?[^,;\t]|"?sep=')
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb": "utf-8-sig"}
 
 
@@ -57,6 +60,18 @@ def is_number(field: str) -> bool:
     return True
 
 
+def unquoted(fields: list[str]) -> list[str]:
+    """Return words without the quotes around them.
+
+    Raises:
+        ValueError: If quotes do not stand around a whole word.
+    """
+    for text in fields:
+        if text[:1] == '"' and (len(text) < 2 or text.find('"', 1) < len(text) - 1):
+            raise ValueError(f"quotes in {text!r}")
+    return [text[1:-1] if text[:1] == '"' else text for text in fields]
+
+
 def separator_of(path: Path) -> tuple[str, str]:
     """Return a file's encoding, and what stands between its fields.
 
@@ -81,6 +96,9 @@ def separator_of(path: Path) -> tuple[str, str]:
         raise ValueError(f"{path} is empty")
     if "\0" in line:
         raise ValueError(f"{path} is not a text file in UTF-8: save it as CSV (UTF-8)")
+    if _NO_ROW.match(line):
+        shown = line.strip()[:40]
+        raise ValueError(f"{path}: its first line, {shown!r}, is no row of a table; leave it out")
     bare = "".join(line.strip(" \r\n").split('"')[::2])
     return encoding, next((s for s in "\t;," if s in bare), " ")
 
@@ -139,8 +157,6 @@ def layout_of(path: Path, head: list[Row]) -> Layout:
     """
     line, fields = head[0]
     fields = [" ".join(field.split()) for field in fields]
-    if fields[0].startswith("#") and len(fields[0]) > 1:
-        raise ValueError(f"{path}, line {line}: a comment is no header; leave out the '#'")
     following = head[1][1] if len(head) > 1 else []
     if not _is_header(fields, following, head):
         while not fields[-1]:

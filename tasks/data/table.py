@@ -6,6 +6,7 @@ for each of its categories.
 
 from __future__ import annotations
 
+import csv
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,6 +140,7 @@ def _read_quickly(columns: Sequence[Column], text: TextIO, separator: str, layou
             header=None,
             na_filter=False,
             skipinitialspace=True,
+            quoting=csv.QUOTE_NONE,  # with quotes, pandas takes "1"2 for 12
             dtype=dict.fromkeys([*range(layout.first), *words], str),
             decimal="," if decimals.surely else ".",
             chunksize=_BLOCK,
@@ -146,10 +148,11 @@ def _read_quickly(columns: Sequence[Column], text: TextIO, separator: str, layou
         for block in blocks:
             if block.shape[1] != layout.width:
                 return False
-            for column, (_, values) in zip(
-                columns, itertools.islice(block.items(), layout.first, None), strict=True
-            ):
-                column.take(values.to_numpy())
+            fields = [values.to_numpy() for _, values in block.items()]
+            for row_names in fields[: layout.first]:
+                unquoted(row_names.tolist())
+            for column, values in zip(columns, fields[layout.first :], strict=True):
+                column.take(values)
     except pd.errors.EmptyDataError:
         return True
     except ValueError:
