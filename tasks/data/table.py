@@ -28,6 +28,7 @@ from tasks.data.delimited import (
     opened,
     rows_of,
     separator_of,
+    unquoted,
 )
 
 _BLOCK = 100_000  # rows that pandas reads at once
