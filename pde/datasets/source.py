@@ -83,7 +83,7 @@ class SourceDataSpec(DataSpec):
         for name, owner in self._unused().items():
             value = getattr(self, name)
             if value != type(self).__dataclass_fields__[name].default:
-                raise PdeError(f"{name}={value!r} belongs to {owner}: set that, or drop {name}")
+                raise PdeError(f"{name} = {value} is of {owner}: set that too, or drop {name}")
         check_draw(self.field_seed, 0)
         if self.source == "three_spot":
             three_spots(self.grid)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +162,8 @@ def _column(path: Path, name: str, array: NDArray[Any], labels: bool) -> Column:
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
         raise ValueError(
-            f"{Places(path).of(int(wrong[0]), name)}: {values[wrong[0]]} is missing or not finite; "
-            "fill it or drop the row"
+            f"{Places(path).of(int(wrong[0]), name)}: {values[wrong[0]]} is missing, not finite "
+            "or too large; fill it or drop the row"
         )
     return Column(name, path, parts=[values], first="0")
 
@@ -175,12 +173,12 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"the table {path} is missing: check the path")
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            return {"": content}
-        with content:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return {"": content}
             return {name: content[name] for name in content.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # NumPy, zipfile, zlib and tokenize raise a dozen kinds
         raise ValueError(f"{path} is not a NumPy file of numbers: {error}") from error
 
 

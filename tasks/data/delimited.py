@@ -196,21 +196,29 @@ def _is_header(fields: list[str], following: list[str], head: list[Row]) -> bool
 
 
 def _refuse_header_of_numbers(path: Path, fields: list[str], head: list[Row]) -> None:
-    """Refuse a first row of whole numbers that differs in kind from the rows below it."""
-
-    def whole(row: Iterable[str]) -> bool:
-        return all(field.strip().lstrip("+-").isdecimal() for field in row if field)
-
-    if len(fields) < 2 or not whole(fields) or len(set(fields)) < len(fields):
-        return
-    numbers = [int(field) for field in fields]
-    counts = len(numbers) > 2 and len({b - a for a, b in itertools.pairwise(numbers)}) == 1
+    """Refuse a first row that has whole numbers, or a word, as no row below it has."""
     others = [row for _, row in head[1:]]
-    if counts or (len(others) >= 10 and not any(map(whole, others))):
+    columns = list(zip(*others, strict=False))
+    alone = [
+        not (is_number(field) or field in below) and 2 * len(set(below)) <= len(below)
+        for field, below in zip(fields, columns, strict=False)
+    ]
+    if any(alone) or _are_numbers_of_a_header(fields, others):
         raise ValueError(
             f"{path}, line {head[0][0]}: {', '.join(fields[:4])}, ... look like the names of "
             "columns; name them by words, or add a header if this is a row of data"
         )
+
+
+def _are_numbers_of_a_header(fields: list[str], others: list[list[str]]) -> bool:
+    def whole(row: Iterable[str]) -> bool:
+        return all(field.strip().lstrip("+-").isdecimal() for field in row if field)
+
+    if len(fields) < 2 or not whole(fields) or len(set(fields)) < len(fields):
+        return False
+    numbers = [int(field) for field in fields]
+    counts = len(numbers) > 2 and len({b - a for a, b in itertools.pairwise(numbers)}) == 1
+    return counts or (len(others) >= 10 and not any(map(whole, others)))
 
 
 def fitted(path: Path, rows: list[Row], layout: Layout) -> list[tuple[str, ...]]:

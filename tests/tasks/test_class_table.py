@@ -155,7 +155,7 @@ def holed(value: Any, row: int, column: int, dtype: Any = float) -> Any:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": holed(np.nan, 7, 2), "y": np.zeros(60)}, "row 7, column '2': nan is missing or not"),
+        ({"x": holed(np.nan, 7, 2), "y": np.zeros(60)}, "row 7, column '2': nan is missing, not"),
         ({"x": holed("high", 7, 2, "U8"), "y": np.zeros(60)}, "row 7, column '2': 'high' is not a"),
         ({"x": X, "y": holed(np.inf, 9, 0)[:, 0]}, "row 9, column 'y': inf is missing"),
         ({"x": X, "y": np.zeros(59)}, r"needs x \[N, D\] and y \[N\], got \[60, 3\], \[59\]"),

@@ -148,6 +148,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "look like the names of columns; name the",
     ),
     "wavelengths as names": ("400,410,500\n" + ROW * 12, "add a header if this is a row of data"),
+    "numbers and a word as names": (
+        "0,1,kind\n" + "1.5,-2,ash\n2.5,3,birch\n" * 2,
+        "line 1: 0, 1, kind, ... look like the names",
+    ),
     "too many words": (
         "a,y\n" + "".join(f"name{i},{i}\n" for i in range(60)),
         "column 'a' holds more than 50 words, such as 'name0': drop it",
