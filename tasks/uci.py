@@ -64,10 +64,11 @@ class UCIRegression(RegressionTask):
     def take_scales(self) -> None:
         """Take mean and scale of features and target from the training rows."""
         x, y = self._data().tensors("train")
-        scale = x.std(0)
-        scale[x.amax(0) == x.amin(0)] = 1.0
+        mean, scale, low = x.mean(0), x.std(0), x.amin(0)
+        constant = x.amax(0) == low
+        mean[constant], scale[constant] = low[constant], 1.0  # without the mean's rounding
         for name, value in (
-            ("x_mean", x.mean(0)),
+            ("x_mean", mean),
             ("x_scale", scale),
             ("y_mean", y.mean(0)),
             ("y_scale", y.std(0)),

@@ -217,10 +217,12 @@ def standardiser(train: NDArray[Any]) -> Transform:
 
     Features that are constant there are shifted only.
     """
-    mean = train.mean(0, dtype=np.float64)
+    mean, low = train.mean(0, dtype=np.float64), train.min(0)
+    constant = low == train.max(0)
+    mean[constant] = low[constant]  # without the mean's rounding
     squares = sum(np.square(block - mean).sum(0) for block in _blocks(train))
     scale = np.sqrt(squares / len(train))
-    scale[train.min(0) == train.max(0)] = 1.0
+    scale[constant] = 1.0
 
     def apply(x: NDArray[Any]) -> NDArray[np.float32]:
         result = np.empty(x.shape, np.float32)

@@ -211,6 +211,8 @@ def _refuse_header_of_numbers(path: Path, fields: list[str], head: list[Row]) ->
 
 
 def _are_numbers_of_a_header(fields: list[str], others: list[list[str]]) -> bool:
+    """Return whether these are whole numbers that count, or stand over rows that are none."""
+
     def whole(row: Iterable[str]) -> bool:
         return all(field.strip().lstrip("+-").isdecimal() for field in row if field)
 

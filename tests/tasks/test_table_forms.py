@@ -306,8 +306,8 @@ def test_a_test_file_has_the_words_of_the_training_file(tmp_path: Path) -> None:
 
 def test_words_alone(tmp_path: Path) -> None:
     """A first row whose word stands below again is no header."""
-    table = read_rows(written(tmp_path, "red,yes\nblue,no\nred,no\n"), None)
-    assert (table.features, table.y.tolist()) == (("0=blue", "0=red"), ["yes", "no", "no"])
+    table = read_rows(written(tmp_path, "red,yes\nblue,no\nred,no\nblue,yes\n"), None)
+    assert (table.features, table.y.tolist()) == (("0=blue", "0=red"), ["yes", "no", "no", "yes"])
     table = read_rows(written(tmp_path, "color,kind\nblue,no\nred,no\n"), None)
     assert (table.features, table.target) == (("color=blue", "color=red"), "kind")
 

@@ -155,6 +155,21 @@ def test_a_change_of_units_changes_nothing_else(csv: Path, tmp_path: Path) -> No
     torch.testing.assert_close(shift, torch.full((50,), math.log(16)), rtol=1e-3, atol=2e-3)
 
 
+def test_far_from_zero_the_chain_is_the_same(csv: Path, tmp_path: Path) -> None:
+    """Unix seconds as a feature, and a target far from zero: float32 would keep neither."""
+    shift = np.array([1.7e9, 0.0, 0.0, -3e8])
+    moved = write(tmp_path / "moved.csv", values() + shift)
+    first, second = fitted(csv, tmp_path / "1"), fitted(moved, tmp_path / "2")
+    x = torch.from_numpy(values()[:50, :3])
+    found = predictions(second, x + torch.from_numpy(shift[:3])) - shift[3]
+    torch.testing.assert_close(found, predictions(first, x), rtol=1e-3, atol=1e-3)
+    y = torch.from_numpy(values()[:50, 3:])
+    with torch.no_grad():
+        here, there = first.nll((x, y)), second.nll((x + torch.from_numpy(shift[:3]), y + shift[3]))
+    assert here.dtype == there.dtype == torch.float32
+    torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-3)
+
+
 def run(arguments: list[str], out: Path) -> Path:
     command = ["--task", "uci_regression", *arguments, f"--out={out}", "--wandb_project=null"]
     return cli.main(ROOT / "configs", [*command, "--trainer.enable_progress_bar=false"])
