@@ -95,7 +95,8 @@ class UCIRegression(RegressionTask):
         x, y = batch
         target = ((y - self.y_mean) / self.y_scale).to(self.log_noise.dtype)
         difference = target - self.net(self.network_inputs(x))
-        return difference * (self.noise_shape(x) / self.noise_factors(x))
+        result: Tensor = difference * (self.noise_shape(x) / self.noise_factors(x))
+        return result
 
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return errors, log-likelihood, bands and CRPS, in the table's units.

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
 from tasks.data.column import Column
+from tasks.data.delimited import shown
 from tasks.data.scales import examine
-from tasks.data.table import Places, Table, assemble, place_of, read_table, shown
+from tasks.data.table import Places, Table, assemble, place_of, read_table
 
 
 class ClassTableData(ClassData):
@@ -24,7 +25,7 @@ class ClassTableData(ClassData):
     Args:
         file: A text file (see :func:`~tasks.data.table.read_table`), a ``.npy`` file of numbers
             [rows, columns], or a ``.npz`` file: either of ``x`` [N, D] and ``y`` [N], or of
-            columns [N] by name. All but the labels are numbers.
+            columns [N] by name. Features are numbers, or words of a few categories.
         target: Name or number of the column of classes; None is the last one, or ``y``.
         test_file: Rows for testing, with the same columns; None draws them from ``file``.
         num_classes: C, where labels are 0 to C - 1 and not every one need occur; None reads it

@@ -227,9 +227,10 @@ class Column:
         if not self.labels:
             return self.numbers()
         words = list(self.codes)
-        if not all(map(self._numeric, words)):
-            return np.array(words)[np.concatenate(self.parts)]
-        numbers = np.array([float(word.replace(",", ".")) for word in words])
-        if not np.isfinite(numbers).all():
-            raise ValueError(f"{self.path}, column {self.name!r}: a label is not finite")
-        return numbers[np.concatenate(self.parts)]
+        values: NDArray[Any] = np.array(words)
+        if all(map(self._numeric, words)):
+            values = np.array([float(word.replace(",", ".")) for word in words])
+            if not np.isfinite(values).all():
+                raise ValueError(f"{self.path}, column {self.name!r}: a label is not finite")
+        chosen: NDArray[Any] = values[np.concatenate(self.parts)]
+        return chosen

@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from tasks.data.download import open_with_bar
 #: A row's line, from 1, and its fields.
 Row = tuple[int, list[str]]
 #: What stands for a missing value, in lower case.
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+MISSING = frozenset(("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"))
 #: Rows that are in memory as text at once, and by which the form of a file is judged.
 CHUNK = 10_000
 #: What pandas calls a first column that had no name.
@@ -149,8 +149,8 @@ def rows_of(path: Path, text: TextIO, separator: str) -> Iterator[Row]:
 def layout_of(path: Path, head: list[Row]) -> Layout:
     """Return how rows become columns, given the first of them.
 
-    A header is a first row of words, or one with a word over a number. Row names, which pandas
-    writes under an empty field and R under none, are no column.
+    A header is a first row of words. Row names, which pandas writes under an empty field and R
+    under none, are no column.
 
     Raises:
         ValueError: If names repeat or are missing, or numbers look like a header.
@@ -158,7 +158,7 @@ def layout_of(path: Path, head: list[Row]) -> Layout:
     line, fields = head[0]
     fields = [" ".join(field.split()) for field in fields]
     following = head[1][1] if len(head) > 1 else []
-    if not _is_header(fields, following, head):
+    if not _is_header(fields, head):
         while not fields[-1]:
             fields.pop()
         _refuse_header_of_numbers(path, fields, head)
@@ -182,13 +182,8 @@ def layout_of(path: Path, head: list[Row]) -> Layout:
     return Layout(names, first, header=True)
 
 
-def _is_header(fields: list[str], following: list[str], head: list[Row]) -> bool:
-    words = [not (is_number(field) or field.lower() in MISSING) for field in fields]
-    shift = int(len(following) == len(fields) + 1)
-    if any(map(is_number, fields)):
-        below = following[shift:] if shift else following
-        return any(word and is_number(f) for word, f in zip(words, below, strict=False))
-    if any(field and field.lower() in MISSING for field in fields) or not any(words):
+def _is_header(fields: list[str], head: list[Row]) -> bool:
+    if any(is_number(field) or (field and field.lower() in MISSING) for field in fields):
         return False
     # Words over words: a row of data, if one of them stands below in its own column too.
     columns = zip(*(row for _, row in head[1:]), strict=False)
@@ -196,31 +191,41 @@ def _is_header(fields: list[str], following: list[str], head: list[Row]) -> bool
 
 
 def _refuse_header_of_numbers(path: Path, fields: list[str], head: list[Row]) -> None:
-    """Refuse a first row that has whole numbers, or a word, as no row below it has."""
+    """Refuse a first row with numbers that is not like those below it."""
     others = [row for _, row in head[1:]]
     columns = list(zip(*others, strict=False))
-    alone = [
-        not (is_number(field) or field in below) and 2 * len(set(below)) <= len(below)
+    words = [
+        (field, below)
         for field, below in zip(fields, columns, strict=False)
+        if not is_number(field) and field.lower() not in MISSING and field not in below
     ]
-    if any(alone) or _are_numbers_of_a_header(fields, others):
+    # A word over numbers, or one that stands nowhere else in a column of few words.
+    alone = any(
+        all(map(is_number, below)) or 2 * len(set(below)) <= len(below) for _, below in words
+    )
+    if alone or _counts(fields) or _is_whole_alone(fields, others):
         raise ValueError(
-            f"{path}, line {head[0][0]}: {', '.join(fields[:4])}, ... look like the names of "
-            "columns; name them by words, or add a header if this is a row of data"
+            f"{path}, line {head[0][0]}: {shown(fields, 4)} reads like a header of numbers: name "
+            "the columns by words; if it is a row of data, mend it, or put a header above it"
         )
 
 
-def _are_numbers_of_a_header(fields: list[str], others: list[list[str]]) -> bool:
-    """Return whether these are whole numbers that count, or stand over rows that are none."""
+def _whole(fields: Iterable[str]) -> bool:
+    return all(field.strip().lstrip("+-").isdecimal() for field in fields if field)
 
-    def whole(row: Iterable[str]) -> bool:
-        return all(field.strip().lstrip("+-").isdecimal() for field in row if field)
 
-    if len(fields) < 2 or not whole(fields) or len(set(fields)) < len(fields):
+def _counts(fields: list[str]) -> bool:
+    """Return whether these are whole numbers at equal distances."""
+    if len(fields) < 3 or not _whole(fields):
         return False
-    numbers = [int(field) for field in fields]
-    counts = len(numbers) > 2 and len({b - a for a, b in itertools.pairwise(numbers)}) == 1
-    return counts or (len(others) >= 10 and not any(map(whole, others)))
+    steps = {int(b) - int(a) for a, b in itertools.pairwise(fields)}
+    return len(steps) == 1 and steps != {0}
+
+
+def _is_whole_alone(fields: list[str], others: list[list[str]]) -> bool:
+    """Return whether these are different whole numbers, over rows of which none is whole."""
+    different = len(set(fields)) == len(fields) > 1 and _whole(fields)
+    return different and len(others) >= 10 and not any(map(_whole, others))
 
 
 def fitted(path: Path, rows: list[Row], layout: Layout) -> list[tuple[str, ...]]:
@@ -252,3 +257,8 @@ def _undecoded(path: Path, encoding: str) -> ValueError:
                     where = f", line {number}"
                     break
     return ValueError(f"{path}{where} is not a text file in UTF-8: save it as CSV (UTF-8)")
+
+
+def shown(names: Sequence[str], most: int = 10) -> str:
+    """Return the first names, for an error."""
+    return ", ".join(names[:most]) + (f", ... ({len(names)} in all)" if len(names) > most else "")

@@ -6,7 +6,8 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
-from tasks.data.table import Table, shown
+from tasks.data.delimited import shown
+from tasks.data.table import Table
 
 #: Quartile ranges from the median beyond which a value that makes half of the variance is named.
 _FAR = 20

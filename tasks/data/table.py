@@ -28,6 +28,7 @@ from tasks.data.delimited import (
     opened,
     rows_of,
     separator_of,
+    shown,
     unquoted,
 )
 
@@ -223,8 +224,3 @@ def assemble(columns: Sequence[Column], place: int, places: Places, like: Table 
         )
     y = target.values()
     return Table(np.hstack(parts), y, tuple(names), target.name, places, categories)
-
-
-def shown(names: Sequence[str]) -> str:
-    """Return the first names, for an error."""
-    return ", ".join(names[:10]) + (f", ... ({len(names)} in all)" if len(names) > 10 else "")

@@ -52,7 +52,7 @@ class UCIData(SplitData):
     Args:
         name: ``bostonHousing``, ``concrete``, ``energy`` or ``yacht``: fetched into
             ``root/uci_regression/NAME/data.txt`` unless it is there.
-        file: A table of numbers, see :func:`~tasks.data.table.read_table`.
+        file: A table, see :func:`~tasks.data.table.read_table`.
         target: Name or number of the target's column; None is the last one.
         split: Number of the split, 0 to 19.
         root: Folder of data sets; None is $SGMCMC_DATA_ROOT or ``./data``.

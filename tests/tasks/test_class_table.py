@@ -60,10 +60,11 @@ def test_labels_from_0_stay_as_they_are(tmp_path: Path) -> None:
         ([1, 2, 3], ("1", "2", "3")),
         ([0, 2, 5], ("0", "2", "5")),
         ([-1, 0.5, 1234567], ("-1", "0.5", "1234567")),
+        (["+", "-", "15%"], ("+", "-", "15%")),
     ],
 )
 def test_other_labels_are_numbered_in_order_and_said(
-    tmp_path: Path, values: list[float], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, values: list[Any], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     codes = rng.permutation(np.arange(60) % 3)
     with caplog.at_level(logging.INFO):

@@ -67,7 +67,6 @@ NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
     "a name with a new line": (PLAIN.replace("b,", '"b\n(m)",', 1), ("a", "b (m)", "y")),
     "a name with a comma": (PLAIN.replace("b,", '"b, m",', 1), ("a", "b, m", "y")),
     "a name with quotes": (PLAIN.replace("b,", '"b ""x""",', 1), ("a", 'b "x"', "y")),
-    "a name that is a number": (PLAIN.replace("b,", "2019,", 1), ("a", "2019", "y")),
     "names that are words of others": (PLAIN.replace("a,b", "größe,名", 1), ("größe", "名", "y")),
     "a semicolon in a quoted name": (PLAIN.replace("b,", '"b; c",', 1), ("a", "b; c", "y")),
 }
@@ -142,16 +141,27 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "sep=;\n" + PLAIN.replace(",", ";"),
         "its first line, 'sep=;', is no row",
     ),
-    "numbers from 0 as names": ("0,1,2\n" + ROW * 3, "line 1: 0, 1, 2, ... look like the names of"),
+    "numbers from 0 as names": (
+        "0,1,2\n" + ROW * 3,
+        "line 1: 0, 1, 2 reads like a header of numbers",
+    ),
     "years as names": (
         "2019,2020,2021\n" + "3,4,5\n" * 3,
-        "look like the names of columns; name the",
+        "reads like a header of numbers: name the",
     ),
-    "wavelengths as names": ("400,410,500\n" + ROW * 12, "add a header if this is a row of data"),
+    "wavelengths as names": ("400,410,500\n" + ROW * 12, "if it is a row of data, mend it"),
     "numbers and a word as names": (
         "0,1,kind\n" + "1.5,-2,ash\n2.5,3,birch\n" * 2,
-        "line 1: 0, 1, kind, ... look like the names",
+        "line 1: 0, 1, kind reads like a header",
     ),
+    "a word in the first row of numbers": ("1,x,2\n3,4,5\n", "line 1: 1, x, 2 reads like a header"),
+    "some numbers as names": (
+        PLAIN.replace("b,", "2019,", 1),
+        "line 1: a, 2019, y reads like a header",
+    ),
+    "Excel's error": ("a,y\n1,2\n#N/A,3\n", "line 3, column 'a': the value is missing"),
+    "a dash": ("1,2\n-,3\n", "line 2, column '0': '-' is not a number"),
+    "a dash in the first row": ("1,-\n2,3\n", "line 1: 1, - reads like a header of numbers"),
     "too many words": (
         "a,y\n" + "".join(f"name{i},{i}\n" for i in range(60)),
         "column 'a' holds more than 50 words, such as 'name0': drop it",
