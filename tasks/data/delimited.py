@@ -20,6 +20,7 @@ Row = tuple[int, list[str]]
 MISSING = frozenset(("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"))
 #: Rows that are in memory as text at once, and by which the form of a file is judged.
 CHUNK = 10_000
+_LARGE = 20_000_000  # bytes, a second
 #: What pandas calls a first column that had no name.
 _UNNAMED = frozenset({"", "unnamed: 0"})
 _FORMS = {
@@ -90,7 +91,7 @@ def separator_of(path: Path) -> tuple[str, str]:
     if start in _FORMS:
         raise ValueError(f"{path} is {_FORMS[start]}")
     encoding = _MARKS.get(start, "utf-8")
-    with opened(path, encoding) as text:
+    with opened(path, encoding, bar=False) as text:
         line = next((line for line in text if line.strip()), "")
     if not line:
         raise ValueError(f"{path} is empty")
@@ -104,15 +105,16 @@ def separator_of(path: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def opened(path: Path, encoding: str) -> Iterator[TextIO]:
-    """Open a text file, with a progress bar where a person looks on.
+def opened(path: Path, encoding: str, bar: bool = True) -> Iterator[TextIO]:
+    """Open a text file, a large one with a progress bar where a person looks on.
 
     Raises:
         ValueError: If a character that is read is not of the encoding; its line is named.
     """
     try:
+        bar = bar and path.stat().st_size > _LARGE
         with (
-            open_with_bar(path) as raw,
+            open_with_bar(path) if bar else path.open("rb") as raw,
             io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
         ):
             yield text
