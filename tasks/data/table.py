@@ -148,8 +148,6 @@ def _read_quickly(columns: Sequence[Column], text: TextIO, separator: str, layou
             chunksize=_BLOCK,
         )
         for block in blocks:
-            if block.shape[1] != layout.width:
-                return False
             fields = [values.to_numpy() for _, values in block.items()]
             for row_names in fields[: layout.first]:
                 unquoted(row_names.tolist())

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.data import delimited
+from tasks.data import table as tables
 from tasks.data.class_table import read_rows
 from tasks.data.table import Table, read_table
 
@@ -192,6 +193,37 @@ def test_forms_that_say_the_same(
     assert (table.features, table.target) == (("a", "b"), "y")
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "plain",
+        "Windows",
+        "pandas with its index",
+        "pandas with tabs",
+        "R's write.csv",
+        "spaces",
+        "R's write.csv2",
+        "Excel's decimal commas",
+        "UTF-16, as Excel's Unicode text",
+    ],
+)
+def test_common_forms_are_read_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """pandas reads all but the first chunk: no line is read a second time."""
+    set_chunk(monkeypatch, 2)
+    found = []
+
+    def spy(*args: Any) -> bool:
+        found.append(quickly(*args))
+        return found[-1]
+
+    quickly = tables._read_quickly
+    monkeypatch.setattr(tables, "_read_quickly", spy)
+    check_same(read_table(written(tmp_path, SAME[form])))
+    assert found == [True]
+
+
 @pytest.mark.parametrize("form", NAMED)
 def test_names(tmp_path: Path, form: str) -> None:
     content, names = NAMED[form]
@@ -261,10 +293,10 @@ def test_pandas_reads_what_follows_the_first_chunk(
     def without_pandas(*args: Any, **kwargs: Any) -> bool:
         return False
 
-    tables = [read_table(path, "y")]
+    found = [read_table(path, "y")]
     monkeypatch.setattr("tasks.data.table._read_quickly", without_pandas)
-    tables.append(read_table(path, "y"))
-    for table in tables:
+    found.append(read_table(path, "y"))
+    for table in found:
         assert table.features == ("a", "kind=u", "kind=v", "kind=w")
         assert table.x[:, 0].tobytes() == x[:, 0].tobytes()
         assert table.x[:, 1:].argmax(1).tolist() == np.arange(3).repeat(delimited.CHUNK).tolist()
