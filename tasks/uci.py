@@ -57,37 +57,46 @@ class UCIRegression(RegressionTask):
         super().__init__(*args, **kwargs)
         # Their length is known from the data only.
         for name in ("x_mean", "x_scale"):
-            self.register_buffer(name, torch.empty(0))
+            self.register_buffer(name, torch.empty(0, dtype=torch.float64))
         for name in ("y_mean", "y_scale"):
-            self.register_buffer(name, torch.ones(1))
+            self.register_buffer(name, torch.ones(1, dtype=torch.float64))
 
     def take_scales(self) -> None:
         """Take mean and scale of features and target from the training rows."""
         x, y = self._data().tensors("train")
-        scale = x.double().std(0)
-        scale[x.amax(0) == x.amin(0)] = 1.0
+        mean, scale, low = x.mean(0), x.std(0), x.amin(0)
+        constant = x.amax(0) == low
+        mean[constant], scale[constant] = low[constant], 1.0  # without the mean's rounding
         for name, value in (
-            ("x_mean", x.double().mean(0)),
+            ("x_mean", mean),
             ("x_scale", scale),
-            ("y_mean", y.double().mean(0)),
-            ("y_scale", y.double().std(0)),
+            ("y_mean", y.mean(0)),
+            ("y_scale", y.std(0)),
         ):
-            setattr(self, name, value.float().to(self.device))
+            setattr(self, name, value.to(self.device))
 
     def _data(self) -> UCIData:
         return run_data(self, UCIData)
 
     def network_inputs(self, x: Tensor) -> Tensor:
-        """Return standardised features, [B, D]."""
-        return (x - self.x_mean) / self.x_scale
+        """Return standardised features, [B, D], in the network's type only now."""
+        return ((x - self.x_mean) / self.x_scale).to(self.log_noise.dtype)
 
     def in_units(self, output: Tensor) -> Tensor:
-        """Return the predicted target [B, 1] in the table's units."""
+        """Return the predicted target [B, 1] in the table's units, float64."""
         return self.y_mean + self.y_scale * output
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""
-        return self.y_scale.expand(x.shape[0], 1)
+        return self.y_scale.to(self.log_noise.dtype).expand(x.shape[0], 1)
+
+    def residual(self, batch: Batch) -> Tensor:
+        """Return ((y - m) / s - f) s / (p n(x)), [B, 1], in the network's type."""
+        x, y = batch
+        target = ((y - self.y_mean) / self.y_scale).to(self.log_noise.dtype)
+        difference = target - self.net(self.network_inputs(x))
+        result: Tensor = difference * (self.noise_shape(x) / self.noise_factors(x))
+        return result
 
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return errors, log-likelihood, bands and CRPS, in the table's units.

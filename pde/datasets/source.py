@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -80,6 +80,10 @@ class SourceDataSpec(DataSpec):
         ):
             check_choice(name, getattr(self, name), choices)
         super().__post_init__()
+        for name, owner in self._unused().items():
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise PdeError(f"{name} = {value} is of {owner}: set that too, or drop {name}")
         check_draw(self.field_seed, 0)
         if self.source == "three_spot":
             three_spots(self.grid)
@@ -87,13 +91,6 @@ class SourceDataSpec(DataSpec):
             if self.spe10_file is None:
                 raise PdeError("field='spe10' needs spe10_file, the path of spe_perm.dat")
             check_window(self.layer, self.grid, self.component, self.origin, self.window)
-            return
-        for field in fields(self):
-            if field.name in _SPE10_ONLY and getattr(self, field.name) != field.default:
-                raise PdeError(
-                    f"{field.name} = {getattr(self, field.name)} is of field='spe10', and field is "
-                    f"{self.field!r}: give both or neither"
-                )
 
     def permeability(self) -> Array:
         """The permeability `[ny, nx]`, made or read anew."""
@@ -106,9 +103,15 @@ class SourceDataSpec(DataSpec):
 
     def parameters(self) -> dict[str, Any]:
         """The values that shape this data set, ready for JSON; those that do not are left out."""
-        unused: tuple[str, ...] = ("field_seed",) if self.field == "spe10" else _SPE10_ONLY
-        unused += ("spread",) if self.source == "random" else ()
+        unused = self._unused()
         return {k: v for k, v in super().parameters().items() if k not in unused}
+
+    def _unused(self) -> dict[str, str]:
+        """The values that do not shape this data set, and what they belong to."""
+        owners = dict.fromkeys(_SPE10_ONLY, "field='spe10'")
+        if self.field == "spe10":
+            owners = {"field_seed": "field='channelised'"}
+        return owners | ({"spread": "source='three_spot'"} if self.source == "random" else {})
 
     def notes(self) -> dict[str, str]:
         """What the file says of the problem."""

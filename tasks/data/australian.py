@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tasks.data.binary import BinaryData, Examples, hold_out
 from tasks.data.download import data_root, fetch, require
 from tasks.data.table import read_table
@@ -72,10 +74,10 @@ def read_statlog(path: Path) -> Examples:
     """
     require(path)
     table = read_table(path)
-    if len(table.names) != COLUMNS:
-        raise ValueError(f"{path} has {len(table.names)} columns, not {COLUMNS}")
-    x, y, *_ = table.split(None)
-    for (line, fields), label in zip(table.rows, y[:, 0], strict=True):
-        if label not in (0.0, 1.0):
-            raise ValueError(f"{path}, line {line}: the label is {fields[-1]!r}, not 0 or 1")
-    return x, y[:, 0]
+    if len(table.features) != COLUMNS - 1:
+        raise ValueError(f"{path} has {len(table.features) + 1} columns, not {COLUMNS}")
+    wrong = np.flatnonzero((table.y != 0) & (table.y != 1))
+    if len(wrong):
+        where = table.places.of(int(wrong[0]), table.target)
+        raise ValueError(f"{where}: the label is {table.y[wrong[0]]:g}, not 0 or 1")
+    return table.x, table.y

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.table import ENCODE_WORDS, LARGEST, is_number, places, read_table
+from tasks.data.column import Column
+from tasks.data.delimited import shown
+from tasks.data.scales import examine
+from tasks.data.table import Places, Table, assemble, place_of, read_table
 
 
 class ClassTableData(ClassData):
@@ -23,7 +25,7 @@ class ClassTableData(ClassData):
     Args:
         file: A text file (see :func:`~tasks.data.table.read_table`), a ``.npy`` file of numbers
             [rows, columns], or a ``.npz`` file: either of ``x`` [N, D] and ``y`` [N], or of
-            columns [N] by name. All but the labels are numbers.
+            columns [N] by name. Features are numbers, or words of a few categories.
         target: Name or number of the column of classes; None is the last one, or ``y``.
         test_file: Rows for testing, with the same columns; None draws them from ``file``.
         num_classes: C, where labels are 0 to C - 1 and not every one need occur; None reads it
@@ -62,6 +64,7 @@ class ClassTableData(ClassData):
         super().__init__(num_val=num_val, num_test=drawn, batch_size=batch_size, **kwargs)
         self.file, self.test_file, self.target = Path(file), test_file, target
         self.standardise, self._given = standardise, num_classes
+        self._table: Table | None = None
 
     def examples(self) -> tuple[Examples, Examples | None]:
         """Read the files and number the classes.
@@ -69,12 +72,17 @@ class ClassTableData(ClassData):
         Raises:
             ValueError: If the files do not fit one another, or the target does not hold classes.
         """
-        x, y, names = read_rows(self.file, self.target)
-        test = None if self.test_file is None else read_rows(Path(self.test_file), self.target)
-        if test is not None and test[2] != names:
-            raise ValueError(
-                f"{self.test_file} has features {_shown(test[2])}, {self.file} {_shown(names)}"
-            )
+        table = read_rows(self.file, self.target)
+        self._table, x, y = table, table.x, table.y
+        test = None
+        if self.test_file is not None:
+            other = read_rows(Path(self.test_file), self.target, table)
+            if other.features != table.features:
+                raise ValueError(
+                    f"{self.test_file} has features {shown(other.features)}, "
+                    f"{self.file} {shown(table.features)}"
+                )
+            test = other.x, other.y
         labels = y if test is None else _joined(y, test[1])
         if self._given is not None:
             if labels.dtype.kind in "US":
@@ -83,7 +91,7 @@ class ClassTableData(ClassData):
                     f"those of {self.file} are words, such as {max(labels.tolist())!r}: drop it"
                 )
             self.num_classes = self._given
-            return (x, y), (None if test is None else test[:2])
+            return (x, y), test
         values, codes = np.unique(labels, return_inverse=True)
         if not 2 <= len(values) <= len(labels) / 2:
             raise ValueError(
@@ -101,38 +109,64 @@ class ClassTableData(ClassData):
 
     def transform(self, train: NDArray[Any]) -> Transform:
         """Return the standardisation, if it is asked for."""
-        return standardiser(train) if self.standardise else super().transform(train)
+        table, self._table = self._table, None
+        if not self.standardise:
+            return super().transform(train)
+        assert table is not None
+        examine(table, train)
+        return standardiser(train)
 
 
-def read_rows(
-    path: Path, target: str | int | None
-) -> tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...]]:
-    """Return features [N, D], labels [N], numbers or words, and the names of the features.
+def read_rows(path: Path, target: str | int | None, like: Table | None = None) -> Table:
+    """Return the table of a text file or a NumPy file.
+
+    Args:
+        path: The file.
+        target: Name or number of the column of classes.
+        like: A table whose categories this one has.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it is not of a form that :class:`ClassTableData` takes, or a value is
-            missing or no number; row (from 0) and column are named.
+            missing or no number; line or row (from 0) and column are named.
     """
     if path.suffix not in (".npy", ".npz"):
-        table = read_table(path)
-        place, rest = places(path, table.names, target)
-        return table.numbers(rest), table.labels(place), tuple(table.names[i] for i in rest)
+        return read_table(path, target, labels=True, like=like)
     arrays = _arrays(path)
     if {"x", "y"} <= set(arrays) and target in (None, "y"):
         x, y = arrays["x"], arrays["y"]
-        if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+        if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
             raise ValueError(
                 f"{path} needs x [N, D] and y [N], got {list(x.shape)}, {list(y.shape)}"
             )
-        names = tuple(str(i) for i in range(x.shape[1]))
-        return _numbers(path, names, x), _labels(path, "y", y), names
-    columns = _columns(path, arrays)
-    place, rest = places(path, tuple(columns), target)
-    names = tuple(columns)
-    x = np.hstack([_numbers(path, (names[i],), columns[names[i]][:, None]) for i in rest])
-    y = _labels(path, names[place], columns[names[place]])
-    return x, y, tuple(names[i] for i in rest)
+        named = {str(i): column for i, column in enumerate(x.T)} | {"y": y}
+        place = x.shape[1]
+    else:
+        named = _columns(path, arrays)
+        place = place_of(path, tuple(named), target)
+    columns = [
+        _column(path, name, array, labels=i == place)
+        for i, (name, array) in enumerate(named.items())
+    ]
+    return assemble(columns, place, Places(path), like)
+
+
+def _column(path: Path, name: str, array: NDArray[Any], labels: bool) -> Column:
+    """Return a column of a NumPy file."""
+    if array.dtype.kind in "US":
+        column = Column(name, path, labels=labels, unit="row")
+        column.add(array.astype(str).tolist(), range(len(array)))
+        return column
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{path}, column {name!r} holds {array.dtype}, not numbers")
+    values = array.astype(np.float64)
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise ValueError(
+            f"{Places(path).of(int(wrong[0]), name)}: {values[wrong[0]]} is missing, not finite "
+            "or too large; fill it or drop the row"
+        )
+    return Column(name, path, parts=[values], first="0")
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -145,7 +179,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
             if isinstance(content, np.ndarray):
                 return {"": content}
             return {name: content[name] for name in content.files}
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
+    except Exception as error:  # NumPy, zipfile, zlib and tokenize raise a dozen kinds
         raise ValueError(f"{path} is not a NumPy file of numbers: {error}") from error
 
 
@@ -157,15 +191,10 @@ def _columns(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[A
             raise ValueError(f"{path} needs to be [rows, columns], got {list(values.shape)}")
         return {str(i): column for i, column in enumerate(values.T)}
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    if any(len(shape) != 1 for shape in shapes.values()) or len({*map(tuple, shapes.values())}) > 1:
+    if {len(shape) for shape in shapes.values()} != {1} or len({*map(tuple, shapes.values())}) > 1:
         given = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise ValueError(f"{path} needs x [N, D] and y [N], or columns [N], got {given}")
     return arrays
-
-
-def _labels(path: Path, name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return labels [N] that are words as they are, others in float64."""
-    return array if array.dtype.kind in "US" else _numbers(path, (name,), array[:, None])[:, 0]
 
 
 def _joined(y: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
@@ -178,30 +207,3 @@ def _joined(y: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
 def _names(values: NDArray[Any]) -> NDArray[Any]:
     """Return what labels are called."""
     return np.array([f"{v:.15g}" if values.dtype.kind == "f" else str(v) for v in values])
-
-
-def _numbers(path: Path, names: tuple[str, ...], array: NDArray[Any]) -> NDArray[np.float64]:
-    """Return an array [rows, columns] in float64, all of it finite."""
-    if array.dtype.kind in "US":
-        for row, column in np.ndindex(array.shape):
-            field = str(array[row, column])
-            if not is_number(field):
-                raise ValueError(
-                    f"{path}, row {row}, column {names[column]!r}: {field!r} is not a number; "
-                    f"{ENCODE_WORDS}"
-                )
-    elif array.dtype.kind not in "biuf":
-        raise ValueError(f"{path} holds {array.dtype}, not numbers")
-    values = array.astype(np.float64)
-    wrong = np.argwhere(~(np.abs(values) <= LARGEST))
-    if len(wrong):
-        row, column = wrong[0]
-        raise ValueError(
-            f"{path}, row {row}, column {names[column]!r}: {values[row, column]} is missing, not "
-            f"finite or larger than {LARGEST:g}; fill it or drop the row"
-        )
-    return values
-
-
-def _shown(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f", ... ({len(names)} in all)" if len(names) > 5 else "")

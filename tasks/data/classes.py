@@ -84,7 +84,12 @@ class ClassData(SplitData):
 
     def transform(self, train: NDArray[Any]) -> Transform:
         """Return what makes inputs of examples, given the training examples [N, ...]."""
-        return lambda x: x.astype(np.float32, copy=False)
+
+        def apply(x: NDArray[Any]) -> NDArray[np.float32]:
+            with np.errstate(over="ignore"):  # what overflows is refused where it becomes a tensor
+                return x.astype(np.float32, copy=False)
+
+        return apply
 
     def extras(self, test: Examples | None) -> dict[str, Examples]:
         """Return held-out sets of other data by name, given the test examples as read."""
@@ -212,10 +217,12 @@ def standardiser(train: NDArray[Any]) -> Transform:
 
     Features that are constant there are shifted only.
     """
-    mean = train.mean(0, dtype=np.float64)
+    mean, low = train.mean(0, dtype=np.float64), train.min(0)
+    constant = low == train.max(0)
+    mean[constant] = low[constant]  # without the mean's rounding
     squares = sum(np.square(block - mean).sum(0) for block in _blocks(train))
     scale = np.sqrt(squares / len(train))
-    scale[train.min(0) == train.max(0)] = 1.0
+    scale[constant] = 1.0
 
     def apply(x: NDArray[Any]) -> NDArray[np.float32]:
         result = np.empty(x.shape, np.float32)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
+from tasks.data.delimited import is_number
 from tasks.data.download import data_root, digest, fetch, open_with_bar, require
-from tasks.data.table import is_number
 
 _FEATURES = (
     "duration protocol_type service flag src_bytes dst_bytes land wrong_fragment urgent hot "

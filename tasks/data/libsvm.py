@@ -104,7 +104,7 @@ def read_libsvm(path: Path, num_features: int) -> Examples:
     rows: list[int] = []
     columns: list[int] = []
     values: list[float] = []
-    with path.open() as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             tokens = line.split("#", 1)[0].split()
             if not tokens:

@@ -1,84 +1,167 @@
-"""Tables of numbers and labels in text files, with errors that name the row and the column."""
+"""Tables of numbers and words: features in float64, words as 0 and 1, errors that name the place.
+
+Numbers stay in float64 until they are standardised. A column of words becomes a feature of 0 and 1
+for each of its categories.
+"""
 
 from __future__ import annotations
 
 import csv
-import math
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-#: Numbers of lines, and their fields.
-Rows = list[tuple[int, list[str]]]
-#: What stands for a missing value, in lower case.
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-#: Largest value, far from where squares overflow in single precision.
-LARGEST = 1e15
-ENCODE_WORDS = "encode words as numbers, one column of 0 and 1 a category"
+from tasks.data.column import Array, Column, Decimals
+from tasks.data.delimited import (
+    CHUNK,
+    Layout,
+    Row,
+    fitted,
+    layout_of,
+    opened,
+    rows_of,
+    separator_of,
+    shown,
+    unquoted,
+)
+
+_BLOCK = 100_000  # rows that pandas reads at once
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of a table stand: lines of a text file, or rows of an array, from 0."""
+
+    path: Path
+    header: bool | None = None
+
+    def of(self, row: int, column: str) -> str:
+        """Return what an error that concerns a value begins with."""
+        where = f"row {row}"
+        if self.header is not None:
+            encoding, separator = separator_of(self.path)
+            with opened(self.path, encoding) as text:
+                rows = rows_of(self.path, text, separator)
+                where = f"line {next(itertools.islice(rows, row + self.header, None))[0]}"
+        return f"{self.path}, {where}, column {column!r}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of a text file, whose fields are numbers or words.
+    """Features and the target of a table.
 
     Attributes:
-        path: The file.
-        names: Names of the columns; "0", "1", ... if the file has none.
-        rows: The number of every row's line, and its fields.
+        x: Features [N, D].
+        y: The target [N], float64 or words.
+        features: Names of the features; that of a category is COLUMN=WORD.
+        target: Name of the target.
+        places: Where the rows stand in the file.
+        categories: The words of the columns of words.
     """
 
-    path: Path
-    names: tuple[str, ...]
-    rows: tuple[tuple[int, list[str]], ...]
+    x: Array
+    y: NDArray[Any]
+    features: tuple[str, ...]
+    target: str
+    places: Places
+    categories: dict[str, tuple[str, ...]]
 
-    def numbers(self, columns: Sequence[int] | None = None) -> Array:
-        """Return some columns, or all, as [rows, columns].
 
-        Raises:
-            ValueError: If a value is missing or no finite number; line and column are named.
-        """
-        chosen = range(len(self.names)) if columns is None else columns
-        return np.array(
-            [
-                [_number(self.path, line, self.names[i], fields[i]) for i in chosen]
-                for line, fields in self.rows
-            ]
+def read_table(
+    path: str | Path,
+    target: str | int | None = None,
+    labels: bool = False,
+    at_least: int = 1,
+    like: Table | None = None,
+) -> Table:
+    """Read fields between commas, semicolons, tabs or spaces.
+
+    Args:
+        path: A text file, in UTF-8, or in UTF-16 with its mark; empty lines are skipped.
+        target: Name or number of the target's column; None is the last one.
+        labels: Whether the target may hold words.
+        at_least: Smallest number of rows.
+        like: A table whose categories this one has.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is not of that form; line and column are named.
+    """
+    path = Path(path)
+    encoding, separator = separator_of(path)
+    with opened(path, encoding) as text:
+        rows = rows_of(path, text, separator)
+        head = list(itertools.islice(rows, CHUNK))
+        layout = layout_of(path, head)
+        place = place_of(path, layout.names, target)
+        decimals = Decimals(separator in ";\t")
+        columns = [
+            Column(name, path, decimals, labels=labels and i == place)
+            for i, name in enumerate(layout.names)
+        ]
+        _take(columns, path, layout, head[layout.header :])
+        read_quickly = len(head) == CHUNK and _read_quickly(columns, text, separator, layout)
+    if len(head) == CHUNK and not read_quickly:
+        # pandas names no line, and knows less: what it does not take is read again.
+        with opened(path, encoding) as text:
+            rows = itertools.islice(rows_of(path, text, separator), CHUNK, None)
+            for column in columns:
+                column.keep(CHUNK - layout.header)
+            while chunk := list(itertools.islice(rows, CHUNK)):
+                _take(columns, path, layout, chunk)
+    decimals.check(path)
+    count = len(columns[0])
+    if count < at_least:
+        raise ValueError(f"{path} has {count} rows of data: at least {at_least} are needed")
+    if layout.first:
+        rank_zero_info(f"Note: the first column of {path} names its rows and is no feature")
+    return assemble(columns, place, Places(path, layout.header), like)
+
+
+def _take(columns: Sequence[Column], path: Path, layout: Layout, rows: list[Row]) -> None:
+    lines = [line for line, _ in rows]
+    for column, fields in zip(columns, fitted(path, rows, layout), strict=bool(rows)):
+        column.add(fields, lines)
+
+
+def _read_quickly(columns: Sequence[Column], text: TextIO, separator: str, layout: Layout) -> bool:
+    """Let pandas read the rest of a file, and return whether that is what a strict reader reads."""
+    decimals = columns[0].decimals
+    words = [layout.first + i for i, column in enumerate(columns) if column.words]
+    try:
+        blocks = pd.read_csv(
+            text,
+            sep=separator,
+            header=None,
+            na_filter=False,
+            skipinitialspace=True,
+            quoting=csv.QUOTE_NONE,  # with quotes, pandas takes "1"2 for 12
+            dtype=dict.fromkeys([*range(layout.first), *words], str),
+            decimal="," if decimals.surely else ".",
+            chunksize=_BLOCK,
         )
-
-    def labels(self, column: int) -> NDArray[Any]:
-        """Return one column as [rows], in float64 where all of it are numbers, else as words.
-
-        Raises:
-            ValueError: If a value is missing or not finite; line and column are named.
-        """
-        if all(is_number(fields[column]) for _, fields in self.rows):
-            return self.numbers([column])[:, 0]
-        for line, fields in self.rows:
-            _refuse_missing(self.path, line, self.names[column], fields[column])
-        return np.array([fields[column] for _, fields in self.rows])
-
-    def split(self, target: str | int | None) -> tuple[Array, Array, tuple[str, ...], str]:
-        """Return features [N, D], target [N, 1] and their names, all numbers.
-
-        Args:
-            target: Name or number of the target's column; None is the last one.
-
-        Raises:
-            ValueError: If there is no such column, it is the only one, or a value is no number.
-        """
-        place, rest = places(self.path, self.names, target)
-        values = self.numbers()
-        names = tuple(self.names[i] for i in rest)
-        return values[:, rest], values[:, [place]], names, self.names[place]
+        for block in blocks:
+            fields = [values.to_numpy() for _, values in block.items()]
+            for row_names in fields[: layout.first]:
+                unquoted(row_names.tolist())
+            for column, values in zip(columns, fields[layout.first :], strict=True):
+                column.take(values)
+    except pd.errors.EmptyDataError:
+        return True
+    except ValueError:
+        return False
+    return True
 
 
-def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[int, list[int]]:
-    """Return which column is the target, and which are the features.
+def place_of(path: Path, names: Sequence[str], target: str | int | None) -> int:
+    """Return which column is the target.
 
     Args:
         path: The file, for errors.
@@ -89,164 +172,53 @@ def places(path: Path, names: Sequence[str], target: str | int | None) -> tuple[
         ValueError: If there is no such column, or it is the only one.
     """
     if len(names) < 2:
-        raise ValueError(f"{path} has one column: a target and a feature are needed")
+        raise ValueError(
+            f"{path} has one column: a target and a feature are needed, between commas, "
+            "semicolons, tabs or spaces"
+        )
     name = names[-1] if target is None else str(target)
     if name in names:
-        place = list(names).index(name)
-    elif name.lstrip("-").isdigit() and -len(names) <= int(name) < len(names):
-        place = int(name) % len(names)
-    else:
-        raise ValueError(f"{path} has no column {name!r}: choose among {', '.join(names)}")
-    return place, [i for i in range(len(names)) if i != place]
+        return list(names).index(name)
+    if name.lstrip("-").isdigit() and -len(names) <= int(name) < len(names):
+        return int(name) % len(names)
+    raise ValueError(f"{path} has no column {name!r}: choose among {shown(names)}")
 
 
-def read_table(path: str | Path, at_least: int = 1) -> Table:
-    """Read fields between commas, semicolons, tabs or spaces; a first row of words is a header.
-
-    Names of rows, as pandas and R write them by default, are left out. Where semicolons separate,
-    a comma may be the decimal point.
+def assemble(columns: Sequence[Column], place: int, places: Places, like: Table | None) -> Table:
+    """Return the table of columns that have been read.
 
     Args:
-        path: A text file; empty lines are skipped.
-        at_least: Smallest number of rows.
+        columns: All columns.
+        place: Which of them is the target.
+        places: Where the rows stand.
+        like: A table whose categories this one has.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If rows differ in length, names repeat, there are too few rows, or the header
-            is of numbers.
+        ValueError: If the target holds words that are no labels, or a word is unknown to ``like``.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"the table {path} is missing: check the path")
-    rows = _rows(path)
-    if not rows:
-        raise ValueError(f"{path} is empty")
-    rows = _without_row_names(rows)
-    first = rows[0][1]
-    header = not any(is_number(field) or field.lower() in MISSING for field in first)
-    if not header:
-        _refuse_header_of_numbers(path, rows)
-    names = tuple(first) if header else tuple(str(i) for i in range(len(first)))
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"{path} has several columns named {', '.join(map(repr, repeated))}")
-    body = rows[header:]
-    if len(body) < at_least:
-        raise ValueError(f"{path} has {len(body)} rows of data: at least {at_least} are needed")
-    for line, fields in body:
-        if len(fields) != len(names):
-            raise ValueError(f"{path}, line {line} has {len(fields)} fields, not {len(names)}")
-    return Table(path, names, tuple(body))
-
-
-def _rows(path: Path) -> Rows:
-    """Return the fields of every line that is not empty, with its number."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file in UTF-8") from None
-    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
-        return []
-    separator = next((s for s in (",", ";", "\t") if s in lines[0][1].strip()), None)
-    if separator is None:
-        separator, lines = " ", [(i, " ".join(line.split())) for i, line in lines]
-    # Some published sets end every line with a separator: no field follows it.
-    if all(line.rstrip(" \r").endswith(separator) for _, line in lines):
-        lines = [(i, line.rstrip(" \r")[:-1]) for i, line in lines]
-    found = []
-    for i, line in lines:
-        try:
-            (fields,) = csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True)
-        except csv.Error as error:
-            raise ValueError(
-                f"{path}, line {i}: {error}; a field may hold no line break, and quotes come in "
-                "pairs"
-            ) from None
-        found.append((i, [field.strip() for field in fields]))
-    return _with_decimal_points(found) if separator == ";" else found
-
-
-def _with_decimal_points(rows: Rows) -> Rows:
-    """Return rows with points for decimal commas, if every comma is one."""
-    commas = [field for _, fields in rows for field in fields if "," in field]
-    if not all(is_number(field.replace(",", ".")) for field in commas):
-        return rows
-    return [(i, [field.replace(",", ".") for field in fields]) for i, fields in rows]
-
-
-def _without_row_names(rows: Rows) -> Rows:
-    """Return rows without a first column of names, which the header leaves out or leaves empty."""
-    first, rest = rows[0][1], rows[1:]
-    words = [field for field in first if field and not is_number(field)]
-    if len(words) == len(first) and rest and all(len(f) == len(first) + 1 for _, f in rest):
-        return [rows[0], *((i, fields[1:]) for i, fields in rest)]
-    if first[0] == "" and len(words) == len(first) - 1 > 0:
-        return [(i, fields[1:]) for i, fields in rows]
-    return rows
-
-
-def _refuse_header_of_numbers(path: Path, rows: Rows) -> None:
-    """Refuse a first row that holds a word where all others hold numbers, or a word of its own."""
-    for place, field in enumerate(rows[0][1]):
-        below = [fields[place] for _, fields in rows[1:] if place < len(fields)]
-        if is_number(field) or field.lower() in MISSING or len(below) < 2:
+    target = columns[place]
+    if target.words and not target.labels:
+        raise ValueError(
+            f"{places.of(0, target.name)}: {target.first!r} is not a number; choose a column of "
+            "numbers as data.target"
+        )
+    names: list[str] = []
+    parts: list[Array] = []
+    categories: dict[str, tuple[str, ...]] = {}
+    for column in (c for c in columns if c is not target):
+        if not column.words:
+            names.append(column.name)
+            parts.append(column.numbers()[:, None])
             continue
-        if field not in below and len({*below}) <= len(below) / 2:
-            raise ValueError(
-                f"{path}, line {rows[0][0]} reads like a header with numbers for names: "
-                f"{field!r} stands in no other row; give every column a name that is a word"
-            )
-
-
-def _refuse_missing(path: Path, line: int, name: str, field: str) -> None:
-    if field.lower() in MISSING:
-        raise ValueError(
-            f"{path}, line {line}, column {name!r}: the value is missing; fill it or drop the row"
+        known = tuple(sorted(column.codes)) if like is None else like.categories.get(column.name)
+        names += [f"{column.name}={word}" for word in known or column.codes]
+        parts.append(column.indicators(known))
+        categories[column.name] = known or tuple(column.codes)
+    if categories and like is None:
+        counts = ", ".join(f"{name} ({len(words)})" for name, words in categories.items())
+        rank_zero_info(
+            f"Note: columns of words in {places.path}, a feature of 0 and 1 for each category: "
+            f"{counts}"
         )
-
-
-def _number(path: Path, line: int, name: str, field: str) -> float:
-    _refuse_missing(path, line, name, field)
-    if not is_number(field):
-        raise ValueError(
-            f"{path}, line {line}, column {name!r}: {field!r} is not a number; {ENCODE_WORDS}"
-        )
-    value = float(field)
-    if not math.isfinite(value):
-        raise ValueError(f"{path}, line {line}, column {name!r}: {field} is not finite")
-    if abs(value) > LARGEST:
-        raise ValueError(
-            f"{path}, line {line}, column {name!r}: {field} is larger than {LARGEST:g}; mend the "
-            "value, or drop the row"
-        )
-    return value
-
-
-def refuse_unresolved(path: Path | str, names: Sequence[str], columns: Array) -> None:
-    """Refuse columns whose spread single precision does not resolve.
-
-    Args:
-        path: The file, for errors.
-        names: Of the columns.
-        columns: Training rows [N, D].
-
-    Raises:
-        ValueError: If rounding to float32 moves a column by a hundredth of its deviation.
-    """
-    moved = np.abs(columns - columns.astype(np.float32)).max(0)
-    for name, size, spread in zip(names, moved, columns.std(0), strict=True):
-        if size > spread / 100 > 0:
-            raise ValueError(
-                f"{path}, column {name!r}: single precision rounds its values by {size:.2g}, and "
-                f"they vary by {spread:.2g}: subtract their mean in the file"
-            )
-
-
-def is_number(field: str) -> bool:
-    """Return whether a field of a text file is a number, finite or not."""
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
+    y = target.values()
+    return Table(np.hstack(parts), y, tuple(names), target.name, places, categories)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import data_root, fetch
+from tasks.data.scales import examine
 from tasks.data.splits import SplitData
-from tasks.data.table import read_table, refuse_unresolved
+from tasks.data.table import read_table
 
 #: Checksums of the sets as Gal and Ghahramani (2016) published them with their code.
 SETS = {
@@ -43,7 +44,7 @@ def standard_split(rows: int, split: int) -> tuple[NDArray[np.int64], NDArray[np
 
 
 class UCIData(SplitData):
-    """Features x [B, D] and target y [B, 1] of a table, float32, in the table's own units.
+    """Features x [B, D] and target y [B, 1] of a table, float64, in the table's own units.
 
     Give either a name or a file. A tenth of the rows, which ones the split says, is for testing;
     the last ``num_val`` of the shuffled training rows are held out where anything is chosen.
@@ -51,7 +52,7 @@ class UCIData(SplitData):
     Args:
         name: ``bostonHousing``, ``concrete``, ``energy`` or ``yacht``: fetched into
             ``root/uci_regression/NAME/data.txt`` unless it is there.
-        file: A table of numbers, see :func:`~tasks.data.table.read_table`.
+        file: A table, see :func:`~tasks.data.table.read_table`.
         target: Name or number of the target's column; None is the last one.
         split: Number of the split, 0 to 19.
         root: Folder of data sets; None is $SGMCMC_DATA_ROOT or ``./data``.
@@ -111,13 +112,13 @@ class UCIData(SplitData):
         """Read the table and split it.
 
         Raises:
-            ValueError: If the table does not fit, the target is constant, or single precision does
-                not resolve a column.
+            ValueError: If the table does not fit, or the target is constant.
         """
         if self._splits:
             return
-        table = read_table(self.file or self._path, FEWEST_ROWS)
-        x, y, self.features, self.column = table.split(self.target)
+        table = read_table(self.file or self._path, self.target, at_least=FEWEST_ROWS)
+        x, y = table.x, table.y[:, None]
+        self.features, self.column = table.features, table.target
         train, test = standard_split(len(x), self.index)
         if self.num_val > len(train) - 2:
             raise ValueError(
@@ -126,12 +127,12 @@ class UCIData(SplitData):
         cut = len(train) - self.num_val
         rows = {"train": train[:cut], "val": train[cut:], "test": test}
         if np.ptp(y[rows["train"]]) == 0:
+            file = table.places.path
             raise ValueError(
-                f"the target {self.column!r} of {table.path} is the same in all training rows"
+                f"the target {self.column!r} of {file} is the same in all training rows"
             )
-        refuse_unresolved(table.path, self.features, x[rows["train"]])
-        refuse_unresolved(table.path, [self.column], y[rows["train"]])
+        examine(table, np.column_stack([x, y])[rows["train"]])
         self._splits = {
-            name: (torch.from_numpy(x[chosen]).float(), torch.from_numpy(y[chosen]).float())
+            name: (torch.from_numpy(x[chosen]), torch.from_numpy(y[chosen]))
             for name, chosen in rows.items()
         }

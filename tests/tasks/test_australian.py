@@ -65,7 +65,7 @@ def test_training_features_are_standardised_and_the_others_alike(tmp_path: Path)
     ("line", "message"),
     [
         ("1 " * 14, " has 14 fields, not 15"),
-        ("1 " * 14 + "2", ": the label is '2', not 0 or 1"),
+        ("1 " * 14 + "2", ", column '14': the label is 2, not 0 or 1"),
         ("1 " * 13 + "b 1", ", column '13': 'b' is not a number"),
         ("inf " + "1 " * 14, ", column '0': inf is not finite"),
     ],

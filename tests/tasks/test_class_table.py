@@ -60,10 +60,11 @@ def test_labels_from_0_stay_as_they_are(tmp_path: Path) -> None:
         ([1, 2, 3], ("1", "2", "3")),
         ([0, 2, 5], ("0", "2", "5")),
         ([-1, 0.5, 1234567], ("-1", "0.5", "1234567")),
+        (["+", "-", "15%"], ("+", "-", "15%")),
     ],
 )
 def test_other_labels_are_numbered_in_order_and_said(
-    tmp_path: Path, values: list[float], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, values: list[Any], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     codes = rng.permutation(np.arange(60) % 3)
     with caplog.at_level(logging.INFO):
@@ -117,7 +118,7 @@ def test_words_where_numbers_are_expected(tmp_path: Path) -> None:
         made(path, num_classes=2)
     with pytest.raises(ValueError, match=r"no column 'kin': choose among a, b, c, kind"):
         made(path, target="kin")
-    with pytest.raises(ValueError, match=r"line 2, column 'kind': 'red' is not a number"):
+    with pytest.raises(ValueError, match=r"a\.csv has 60 different values in 60 rows: choose"):
         made(path, target="a")
 
 
@@ -142,8 +143,8 @@ def test_numpy_files_say_what_the_text_file_says(tmp_path: Path) -> None:
         assert by_first_feature(data) == reference, name
         if (name, target) in worded:
             assert data.class_names == ("no", "un", "yes"), name
-    assert read_rows(tmp_path / "columns.npz", "label")[2] == names
-    assert read_rows(Path(text), None)[2] == names
+    assert read_rows(tmp_path / "columns.npz", "label").features == names
+    assert read_rows(Path(text), None).features == names
 
 
 def holed(value: Any, row: int, column: int, dtype: Any = float) -> Any:
@@ -158,11 +159,14 @@ def holed(value: Any, row: int, column: int, dtype: Any = float) -> Any:
         ({"x": holed(np.nan, 7, 2), "y": np.zeros(60)}, "row 7, column '2': nan is missing, not"),
         ({"x": holed("high", 7, 2, "U8"), "y": np.zeros(60)}, "row 7, column '2': 'high' is not a"),
         ({"x": X, "y": holed(np.inf, 9, 0)[:, 0]}, "row 9, column 'y': inf is missing"),
+        ({"x": X[:, :0], "y": np.zeros(60)}, r"needs x \[N, D\] and y \[N\], got \[60, 0\]"),
+        ({"x": X[:0], "y": np.zeros(0)}, r"needs x \[N, D\] and y \[N\], got \[0, 3\]"),
+        ({}, r"or columns \[N\], got "),
         ({"x": X, "y": np.zeros(59)}, r"needs x \[N, D\] and y \[N\], got \[60, 3\], \[59\]"),
         ({"x": X, "z": np.zeros(60)}, r"or columns \[N\], got x \[60, 3\], z \[60\]"),
         ({"a": X[:, 0], "b": X[1:, 0]}, r"or columns \[N\], got a \[60\], b \[59\]"),
         ({"a": X[:, 0], "b": holed(np.nan, 3, 0)[:, 0]}, "row 3, column 'b': nan is missing"),
-        ({"x": X.astype(complex), "y": np.zeros(60)}, "holds complex128, not numbers"),
+        ({"x": X.astype(complex), "y": np.zeros(60)}, "column '0' holds complex128, not numbers"),
         ({"x": X.astype(object), "y": np.zeros(60)}, "is not a NumPy file of numbers"),
     ],
 )
@@ -176,15 +180,40 @@ def test_other_files_that_will_not_do(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((3, 2, 2)))
     with pytest.raises(ValueError, match=r"needs to be \[rows, columns\], got \[3, 2, 2\]"):
         made(str(tmp_path / "a.npy"))
-    (tmp_path / "b.npz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=r"b\.npz is not a NumPy file"):
-        made(str(tmp_path / "b.npz"))
+    np.savez_compressed(tmp_path / "b.npz", x=X, y=np.arange(60) % 3)
+    whole = (tmp_path / "b.npz").read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 1
+    for content in (b"no archive", b"", whole[:-9], whole[: len(whole) // 2], bytes(flipped)):
+        (tmp_path / "b.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"b\.npz is not a NumPy file"):
+            made(str(tmp_path / "b.npz"))
     with pytest.raises(FileNotFoundError, match=r"c\.npy is missing"):
         made(str(tmp_path / "c.npy"))
     for label in ("1", "one"):
         path = csv(tmp_path / "d.csv", X, [label, "?"] * 30, "a,b,c,y\n")
         with pytest.raises(ValueError, match=r"d\.csv, line 3, column 'y': the value is missing"):
             made(path)
+
+
+def test_words_of_features_are_those_of_the_training_file(tmp_path: Path) -> None:
+    y = np.arange(60) % 2
+    colors = np.array(["red", "blue", "green"])[np.arange(60) % 3]
+
+    def colored(name: str, colors: Any) -> str:
+        rows = [f"{a},{c},{k}" for a, c, k in zip(X[:, 0], colors, y, strict=False)]
+        (tmp_path / name).write_text("\n".join(["a,color,kind", *rows]) + "\n")
+        return str(tmp_path / name)
+
+    train, test = colored("a.csv", colors), colored("b.csv", ["green"] * 4)
+    data = made(train, test_file=test, standardise=False)
+    assert data.tensors("test")[0][:, 1:].tolist() == [[0, 1, 0]] * 4  # blue, green, red
+    standard = made(train, test_file=test).tensors("train")[0]
+    np.testing.assert_allclose(standard.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(standard.std(0, correction=0), 1, rtol=1e-6)
+    other = colored("c.csv", ["green", "pink"])
+    with pytest.raises(ValueError, match=r"c\.csv, column 'color': 'pink' is none of the words"):
+        made(train, test_file=other)
 
 
 def test_a_target_that_holds_no_classes(tmp_path: Path) -> None:
