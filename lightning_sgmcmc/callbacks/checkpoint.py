@@ -16,14 +16,18 @@ from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, keep_pre
 from lightning_sgmcmc.callbacks.run import run_folder
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain.processes import Processes, own_checkpoint
+from lightning_sgmcmc.common.files import require
 
 
 @runtime_checkable
-class Rewinds(Protocol):
-    """A logger that can forget what was logged after a step."""
+class Resumable(Protocol):
+    """A logger that returns to what it held at a checkpoint."""
 
-    def rewind(self, step: int) -> None:
-        """Forget what was logged after ``step``."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values, which the checkpoint holds."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Forget what was logged after the checkpoint."""
 
 
 class ChainCheckpoint(Checkpoint):
@@ -31,8 +35,8 @@ class ChainCheckpoint(Checkpoint):
 
     The checkpoint before it stays as ``previous.ckpt``. A kill at any moment leaves a whole one of
     the two, of all processes. It runs after every other callback, so that it holds what they did in
-    the same step. The loggers write what they hold first, and forget what comes after the
-    checkpoint when a run continues.
+    the same step, and after a validation that is due there. The loggers write what they hold first,
+    and forget what comes after the checkpoint when a run continues.
 
     SIGTERM and SIGINT let the step in hand end; then the chain is saved, on all processes alike,
     and :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit.
@@ -60,7 +64,8 @@ class ChainCheckpoint(Checkpoint):
         self._stop = stop or StopSignal()
         self._began, self._before = time.monotonic(), 0.0
         self._last_is_whole = True
-        self._continued: int | None = None
+        self._logs: list[dict[str, Any]] = []  # of the checkpoint that the run continues from
+        self._due, self._stopped_by = False, 0  # where a validation comes first
 
     @property
     def seconds(self) -> float:
@@ -76,6 +81,7 @@ class ChainCheckpoint(Checkpoint):
         checkpoint["sgmcmc_settings"] = json.dumps(self.settings)
         checkpoint["sgmcmc_changes"] = json.dumps(self.changes)
         checkpoint["sgmcmc_files"] = 1 if processes.data_parallel else processes.count
+        checkpoint["sgmcmc_logs"] = [log.state_dict() for log in _resumable(trainer)]
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -83,7 +89,7 @@ class ChainCheckpoint(Checkpoint):
         """Continue the duration, and note where the loggers are to go on."""
         self._began, self._before = time.monotonic(), checkpoint.get("sgmcmc_seconds", 0.0)
         self._last_is_whole = Path(str(trainer.ckpt_path)).name != PREVIOUS
-        self._continued = checkpoint["global_step"]
+        self._logs = checkpoint.get("sgmcmc_logs", [])
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take the signals, and the loggers back to the checkpoint's step."""
@@ -92,11 +98,9 @@ class ChainCheckpoint(Checkpoint):
 
     def _rewind(self, trainer: L.Trainer) -> None:
         (run_folder(trainer) / "checkpoints").mkdir(parents=True, exist_ok=True)
-        if self._continued is not None:
-            for logger in trainer.loggers:
-                if isinstance(logger, Rewinds):
-                    logger.rewind(self._continued)
-            self._continued = None
+        for logger, state in zip(_resumable(trainer), self._logs, strict=False):
+            logger.load_state_dict(state)
+        self._logs = []
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Rewind in a run that was continued with no step left, which Lightning does not start."""
@@ -124,12 +128,28 @@ class ChainCheckpoint(Checkpoint):
         Raises:
             RunStoppedError: After a signal.
         """
-        step = trainer.global_step
-        stops = self._stops(trainer)
-        if stops or step % self.every == 0 or step == trainer.max_steps:
-            self._save(trainer)
-        if stops and step != trainer.max_steps:
-            raise RunStoppedError(stops, step)
+        step, loop = trainer.global_step, trainer.fit_loop
+        self._stopped_by = self._stops(trainer)
+        self._due = bool(self._stopped_by) or step % self.every == 0 or step == trainer.max_steps
+        if self._due:
+            trainer._logger_connector.update_train_step_metrics()  # Lightning's turn comes later
+            if not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
+                self._save_and_stop(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save where it was due when the validation began.
+
+        Raises:
+            RunStoppedError: After a signal.
+        """
+        if self._due and not trainer.sanity_checking:
+            self._save_and_stop(trainer)
+
+    def _save_and_stop(self, trainer: L.Trainer) -> None:
+        self._due = False
+        self._save(trainer)
+        if self._stopped_by and trainer.global_step != trainer.max_steps:
+            raise RunStoppedError(self._stopped_by, trainer.global_step)
 
     def _stops(self, trainer: L.Trainer) -> int:
         """Return the number of the signal that any process got, 0 for none."""
@@ -142,11 +162,7 @@ class ChainCheckpoint(Checkpoint):
 
     def _save(self, trainer: L.Trainer) -> None:
         path: Path = run_folder(trainer) / "checkpoints" / LAST
-        if not path.parent.is_dir():  # it would be made again, without the draws
-            raise FileNotFoundError(
-                f"the folder {path.parent} is gone: put it back and continue from its last "
-                "checkpoint"
-            )
+        require(path.parent)  # it would be made again, without the draws
         for logger in trainer.loggers:
             logger.save()
         own = own_checkpoint(trainer, path)
@@ -155,3 +171,7 @@ class ChainCheckpoint(Checkpoint):
         self._last_is_whole = True
         trainer.strategy.barrier("ChainCheckpoint")  # all of the one before, then all of this one
         trainer.save_checkpoint(path, weights_only=False)
+
+
+def _resumable(trainer: L.Trainer) -> list[Resumable]:
+    return [logger for logger in trainer.loggers if isinstance(logger, Resumable)]

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 _TEMPORARY = ".sgmcmc.tmp"
+_NOTES = "notes"
 
 
 class DamagedFileError(ValueError):
@@ -33,10 +34,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     Raises:
         OSError: If the disk is full, or the folder is read-only or gone.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"the folder {path.parent} is gone: put it back and continue from its last checkpoint"
-        )
+    require(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         yield temporary
@@ -46,8 +44,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         flush_folder(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None:
-            error.filename = str(path)  # a disk that is full names no file
+        _name(error, path)
         raise
 
 
@@ -61,15 +58,53 @@ def write_beside(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def append(path: Path, size: int, content: bytes) -> None:
+    """Write behind the first ``size`` bytes of a file, in place of whatever stands there.
+
+    If it raises, these bytes are whole, and what stands behind them is to be written again.
+
+    Raises:
+        OSError: If the disk is full, or the folder or the file is read-only or gone.
+    """
+    require(path)
+    try:
+        with path.open("r+b") as file:
+            file.truncate(size)
+            file.seek(size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        _name(error, path)
+        raise
+
+
+def require(path: Path) -> None:
+    """Refuse to go on where a run's folder or file has gone away.
+
+    Raises:
+        FileNotFoundError: If it has.
+    """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is gone: put it back and continue from the run's last checkpoint"
+        )
+
+
+def _name(error: BaseException, path: Path) -> None:
+    if isinstance(error, OSError) and error.errno is not None:
+        error.filename = str(path)  # a disk that is full names no file
+
+
 def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None
+    path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None
 ) -> str:
-    """Write a safetensors file as a whole.
+    """Write a safetensors file as a whole, equal to the bit for equal content.
 
     Args:
         path: Of the file.
         tensors: By name.
-        notes: Its metadata.
+        notes: Plain values, for :func:`read_notes`.
 
     Returns:
         The SHA-256 of the file.
@@ -77,10 +112,17 @@ def save_tensors(
     # Copies, because safetensors refuses tensors that share memory, such as tied buffers.
     content = save(
         {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()},
-        dict(notes) if notes else None,
+        # One entry, because safetensors writes several in an order of chance.
+        {_NOTES: json.dumps(notes, sort_keys=True)} if notes else None,
     )
     write_beside(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def read_notes(file: Any) -> dict[str, Any]:
+    """Return the notes of a safetensors file that is open, empty where it has none."""
+    notes: dict[str, Any] = json.loads((file.metadata() or {}).get(_NOTES, "{}"))
+    return notes
 
 
 def digest_of(content: Mapping[str, Any]) -> str:

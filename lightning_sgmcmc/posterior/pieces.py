@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lightning_sgmcmc.common.files import DamagedFileError, save_tensors, verify
+from lightning_sgmcmc.common.files import DamagedFileError, read_notes, save_tensors, verify
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Pieces:
         """
         rows = []
         for piece in self._pieces:
-            rows += json.loads(self._notes(piece)["numbers"])
+            rows += self._notes(piece)["numbers"]
         return rows + self._numbers
 
     def save(self) -> dict[str, Any]:
@@ -96,7 +95,7 @@ class Pieces:
                     {
                         "previous": last.file,
                         "previous_sha256": last.sha256,
-                        "numbers": json.dumps(self._numbers),
+                        "numbers": self._numbers,
                     },
                 )
             self._pieces.append(Piece(name, digest))
@@ -139,10 +138,9 @@ class Pieces:
             )
         verify(path, piece.sha256)
 
-    def _notes(self, piece: Piece) -> dict[str, str]:
+    def _notes(self, piece: Piece) -> dict[str, Any]:
         with self._opened(piece) as file:
-            notes: dict[str, str] = file.metadata()
-            return notes
+            return read_notes(file)
 
     def _opened(self, piece: Piece) -> Any:
         path = self.folder / piece.file

@@ -18,18 +18,19 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     read_checkpoint,
     verify_set,
 )
-from lightning_sgmcmc.common.files import verify
+from lightning_sgmcmc.callbacks.log import read_rows, verify_log
+from lightning_sgmcmc.common.files import DamagedFileError, verify
 from lightning_sgmcmc.posterior import DrawStore
 from lightning_sgmcmc.posterior.pieces import Pieces
 from lightning_sgmcmc.run import results
+from lightning_sgmcmc.run.config_file import read_config
 
 
 def damage(folder: Path) -> list[str]:
     """Return what is damaged or missing of a run, a line each.
 
     Draws, their traces, checkpoints, ``results.json`` and the student are compared with their
-    checksums, and checkpoints with the draws that they count on. ``config.yaml`` and
-    ``metrics.csv`` have no checksum: they are read, and the former must hold the keys of a run.
+    checksums, and checkpoints with the draws and the rows of ``metrics.csv`` that they count on.
 
     Args:
         folder: Of the run.
@@ -80,8 +81,14 @@ def _draws(samples: Path, chain: int) -> Iterator[Callable[[], Any]]:
 
 
 def _counted_on(checkpoint: Path, samples: Path) -> None:
-    """Verify the draws and the traces that a checkpoint counts on."""
-    kept = read_checkpoint(checkpoint)["callbacks"].get(KeepDraws.__qualname__)
+    """Verify the configuration, log, draws and traces that a checkpoint counts on."""
+    content = read_checkpoint(checkpoint)
+    for log in content["sgmcmc_logs"]:
+        verify_log(samples.with_name("metrics.csv"), log)
+    config = samples.with_name("config.yaml")
+    if content["sgmcmc_settings"] != "null" and not config.is_file():
+        raise FileNotFoundError(f"{config} is missing: restore it from a copy")
+    kept = content["callbacks"].get(KeepDraws.__qualname__)
     if not kept:
         return
     numbers = kept["chains"]
@@ -104,29 +111,20 @@ def _named(path: Path, read: Callable[[Path], Any]) -> None:
     """Read a record, naming it where it cannot be read."""
     try:
         read(path)
+    except DamagedFileError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def _read_config(path: Path) -> None:
-    content = yaml.safe_load(path.read_text())
-    for key in ("model", "data", "trainer"):
-        if not isinstance(content[key], dict):
-            raise ValueError(f"{key} is no mapping")
-
-
 def _read_metrics(path: Path) -> None:
-    with path.open(newline="") as file:
-        rows = csv.reader(file, strict=True)
-        names, last = next(rows), -1
-        for row in rows:
-            if len(row) != len(names):
-                raise ValueError(f"line {rows.line_num} has {len(row)} fields, not {len(names)}")
-            step = int(row[names.index("step")])
-            if step <= last:
-                raise ValueError(f"line {rows.line_num} is of step {step}, after step {last}")
-            last = step
-            [float(value) for value in row if value]
+    last = -1
+    for row in read_rows(path):
+        step = int(row["step"])
+        if step <= last:
+            raise ValueError(f"step {step} stands after step {last}")
+        last = step
+        [float(value) for value in row.values()]
 
 
 def _read_student(path: Path) -> None:
@@ -134,7 +132,7 @@ def _read_student(path: Path) -> None:
 
 
 _RECORDS: dict[str, Callable[[Path], Any]] = {
-    "config.yaml": _read_config,
+    "config.yaml": read_config,
     "metrics.csv": _read_metrics,
     "results.json": results.read,
     "student.json": _read_student,

@@ -19,19 +19,20 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress
+from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain import checks
-from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import class_switch, values
 from lightning_sgmcmc.run import help as run_help
 from lightning_sgmcmc.run.check import damage
+from lightning_sgmcmc.run.config_file import read_config, write_config
 from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.errors import Guard, fail
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
-from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
+from lightning_sgmcmc.run.loggers import wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.until import Rounds
@@ -251,8 +252,7 @@ class ChainCLI(LightningCLI):
     @rank_zero_only
     def write_config(self) -> None:
         """Write the whole configuration."""
-        text = yaml.safe_dump(self.settings, sort_keys=False)
-        write_beside(self.folder / "config.yaml", text)
+        write_config(self.folder / "config.yaml", self.settings)
 
 
 def main(configs: Path, args: Sequence[str] | None = None) -> Path:
@@ -356,6 +356,7 @@ def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:
     config = Path(out) / "config.yaml"
     if not config.is_file():
         fail(f"there is no run to continue in {out}: {config} is missing")
+    read_config(config)
     return ["--config", str(config), *arguments]
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from lightning.pytorch.loggers import WandbLogger
 
 from lightning_sgmcmc.callbacks import ChainCheckpoint
+from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import results
 from lightning_sgmcmc.run.figures import draw_all
-from lightning_sgmcmc.run.loggers import CSVLog
 
 
 def finish(

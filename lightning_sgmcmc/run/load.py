@@ -7,10 +7,10 @@ from pathlib import Path
 
 import jsonargparse
 import torch
-import yaml
 
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import DrawStore, Posterior
+from lightning_sgmcmc.run.config_file import read_config
 from lightning_sgmcmc.run.parser_errors import reason
 
 
@@ -41,11 +41,12 @@ def module_from_config(path: Path) -> SGMCMCModule:
 
     Raises:
         FileNotFoundError: If there is no such file.
+        DamagedFileError: If it is not what the run wrote.
         ValueError: If it names a class that cannot be imported, or does not fit the class.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: give the module to load_posterior yourself")
-    model = yaml.safe_load(path.read_text())["model"]
+    model = read_config(path)["model"]
     try:
         import_module(model["class_path"].rpartition(".")[0])
     except ImportError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
+from lightning_sgmcmc.run import results
+from lightning_sgmcmc.run.config_file import read_config
 
 # Steps that a round has to add, relative to those so far, to be worth it.
 _WORTH = 1.05
@@ -110,6 +110,4 @@ def _anew(folder: Path, config: dict[str, Any], content: dict[str, Any], share: 
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
-    content: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    return config, content
+    return read_config(folder / "config.yaml"), results.read(folder / "results.json")

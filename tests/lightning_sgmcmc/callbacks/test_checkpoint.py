@@ -232,7 +232,7 @@ def test_other_weights_and_another_split_are_refused(tmp_path: Path, changed: st
     fit(tmp_path, 12, last, task(["net.1.*"]), split(0))
 
 
-@pytest.mark.parametrize("number", range(1, 90, 9))
+@pytest.mark.parametrize("number", range(1, 76, 8))
 def test_a_full_disk_loses_nothing(
     tmp_path: Path, whole: Path, monkeypatch: Any, number: int
 ) -> None:
@@ -278,7 +278,7 @@ def test_a_folder_that_vanishes_stops_the_run(tmp_path: Path, whole: Path, step:
     folder, away = tmp_path / "run", tmp_path / "away"
     vanish = At(step, lambda: folder.rename(away))
     run = trainer(folder, 22, [ChainCheckpoint(4), vanish])
-    with pytest.raises(FileNotFoundError, match=f"the folder {folder}.* is gone"):
+    with pytest.raises(FileNotFoundError, match=f"{folder}.* is gone"):
         run.fit(module(), datamodule=ToyData(), weights_only=True)
     shutil.rmtree(folder, ignore_errors=True)
     away.rename(folder)

@@ -55,6 +55,15 @@ def test_pieces_hold_what_a_list_holds(
     assert content(again) == content(plain)
 
 
+def test_equal_rows_are_equal_files(tmp_path: Path) -> None:
+    """Of every process: a library's order of chance would show among ten."""
+    for folder in map(str, range(10)):
+        pieces = Pieces(tmp_path / folder)
+        fill(pieces, range(3))
+        pieces.save()
+    assert len({path.read_bytes() for path in tmp_path.rglob("1-3.safetensors")}) == 1
+
+
 def test_a_save_writes_new_rows_alone(tmp_path: Path) -> None:
     pieces = Pieces(tmp_path)
     states = []
