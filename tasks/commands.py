@@ -8,6 +8,7 @@ from importlib import import_module
 
 from lightning_sgmcmc import __version__
 from lightning_sgmcmc.run import help as run_help
+from lightning_sgmcmc.run.errors import Guard
 from tasks.home import CONFIGS, HOME
 
 USAGE = """\
@@ -42,7 +43,8 @@ def main(arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         return refuse(f"no command {command!r}: choose one of {', '.join(COMMANDS)}")
-    return COMMANDS[command](rest)
+    with Guard():
+        return COMMANDS[command](rest)
 
 
 def train(arguments: list[str]) -> int:

@@ -133,6 +133,7 @@ class ChainCheckpoint(Checkpoint):
         self._due = bool(self._stopped_by) or step % self.every == 0 or step == trainer.max_steps
         if self._due:
             trainer._logger_connector.update_train_step_metrics()  # Lightning's turn comes later
+            assert loop._data_fetcher is not None
             if not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
                 self._save_and_stop(trainer)
 

@@ -24,11 +24,10 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NoReturn
-
-from lightning_sgmcmc.run.parser_errors import reason
 
 #: Packages whose ``raise`` statements are sentences for the user.
 SPEAKERS = ("lightning_sgmcmc", "tasks", "pde", "scripts", "lightning", "jsonargparse")
@@ -50,7 +49,9 @@ def _message(error: BaseException) -> str:
 
 
 def _parser(error: BaseException) -> str:
-    return reason(str(error), error)
+    # It takes torch's seconds, and whatever raised such an error has imported it.
+    said: str = import_module("lightning_sgmcmc.run.parser_errors").reason(str(error), error)
+    return said
 
 
 def _file(error: BaseException) -> str:
@@ -132,7 +133,7 @@ def verdict(error: BaseException) -> tuple[int, str] | None:
         return None
     last = frames[-1]
     if last.root == "jsonargparse" and isinstance(error, SENTENCES):
-        return 2, reason(str(error), error)
+        return 2, _parser(error)
     sentence = isinstance(error, SENTENCES) or (
         last.root in OURS and isinstance(error, RuntimeError)
     )

@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
     try:
         print(generate(kind(nx=grid, ny=grid, **given), out, **how))
     except (PdeError, OSError) as error:
-        print(f"generate_pde: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nstopped; run the same command again to continue", file=sys.stderr)

@@ -381,7 +381,7 @@ def test_the_command_says_so_in_a_line(tmp_path):
     command += ["--scheduler", "127.0.0.1"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
-    assert result.stderr.startswith("generate_pde: no Dask scheduler answers at '127.0.0.1' (")
+    assert result.stderr.startswith("error: no Dask scheduler answers at '127.0.0.1' (")
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -412,7 +412,7 @@ def test_command_line(kind, tmp_path, monkeypatch, capsys):
         assert "no SPE10 file at missing" in error
     else:
         status, _, error = run("--out b --terms 0")
-        assert error == "generate_pde: 0 terms, expected 1 to 2500, the number of cells\n"
+        assert error == "error: 0 terms, expected 1 to 2500, the number of cells\n"
     assert (status, error.count("\n")) == (2, 1)
     with pytest.raises(SystemExit, match="2"):
         run("--out b --field kle")
