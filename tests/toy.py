@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior, Sampler
 from lightning_sgmcmc.callbacks import ChainCheckpoint
+from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.run.loggers import CSVLog
 
 NUM_DATA, NUM_FEATURES, NOISE = 64, 3, 0.5
 

@@ -18,10 +18,10 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     read_checkpoint,
     verify_set,
 )
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.common.files import verify
 from lightning_sgmcmc.posterior import DrawStore
 from lightning_sgmcmc.posterior.pieces import Pieces
-from lightning_sgmcmc.run import results
 
 
 def damage(folder: Path) -> list[str]:

@@ -19,6 +19,8 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress
+from lightning_sgmcmc.callbacks.finish import NoStep, finish
+from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain import checks
@@ -29,9 +31,8 @@ from lightning_sgmcmc.run import help as run_help
 from lightning_sgmcmc.run.check import damage
 from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.errors import Guard, fail
-from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
-from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
+from lightning_sgmcmc.run.loggers import wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.until import Rounds

@@ -34,7 +34,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, RMSProp, Sampler
 from lightning_sgmcmc.callbacks import ChainCheckpoint
-from lightning_sgmcmc.run.loggers import CSVLog
+from lightning_sgmcmc.callbacks.log import CSVLog
 from tasks.classification import Classification
 from tasks.nets.mlp import MLP
 

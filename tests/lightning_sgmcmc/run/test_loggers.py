@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import wandb
 
-from lightning_sgmcmc.run.loggers import CSVLog, wandb_has_key, wandb_logger
+from lightning_sgmcmc.callbacks.log import CSVLog
+from lightning_sgmcmc.run.loggers import wandb_has_key, wandb_logger
 
 
 @pytest.fixture

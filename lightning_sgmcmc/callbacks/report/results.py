@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_sgmcmc.adaptation import minibatch_noise
+from lightning_sgmcmc.callbacks.report import label
 from lightning_sgmcmc.chain import Chain, Task
 from lightning_sgmcmc.common.files import DamagedFileError, digest_of, write_beside
 from lightning_sgmcmc.diagnostics import (
@@ -31,7 +32,6 @@ from lightning_sgmcmc.diagnostics import (
 )
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.directions import FollowedDirections
-from lightning_sgmcmc.run import label
 
 # Relative change of a field's spread over the draws below which predictions count as linear.
 _LINEAR = 0.1
@@ -46,7 +46,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     return {
         "python": platform.python_version(),
         "versions": versions,

@@ -10,16 +10,15 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.loggers import WandbLogger
 
-from lightning_sgmcmc.callbacks import ChainCheckpoint
-from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.run import results
-from lightning_sgmcmc.run.figures import draw_all
-from lightning_sgmcmc.run.loggers import CSVLog
+from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
+from lightning_sgmcmc.callbacks.log import CSVLog
+from lightning_sgmcmc.callbacks.report import results
+from lightning_sgmcmc.callbacks.report.figures import draw_all
 
 
 def finish(
     trainer: L.Trainer,
-    module: SGMCMCModule,
+    module: Any,
     folder: Path,
     name: str,
     checkpoints: ChainCheckpoint,
