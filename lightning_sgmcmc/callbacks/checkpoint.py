@@ -61,6 +61,8 @@ class ChainCheckpoint(Checkpoint):
         self._began, self._before = time.monotonic(), 0.0
         self._last_is_whole = True
         self._continued: int | None = None
+        #: The last checkpoint, which ``trainer.test(ckpt_path="best")`` takes; empty before.
+        self.best_model_path = ""
 
     @property
     def seconds(self) -> float:
@@ -155,3 +157,4 @@ class ChainCheckpoint(Checkpoint):
         self._last_is_whole = True
         trainer.strategy.barrier("ChainCheckpoint")  # all of the one before, then all of this one
         trainer.save_checkpoint(path, weights_only=False)
+        self.best_model_path = str(path)

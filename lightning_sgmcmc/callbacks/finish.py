@@ -3,59 +3,88 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger
 
 from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
 from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.callbacks.report.figures import draw_all
+from lightning_sgmcmc.callbacks.run import run_folder, task_of
+from lightning_sgmcmc.chain import Task
 
 
-def finish(
-    trainer: L.Trainer,
-    module: Any,
-    folder: Path,
-    name: str,
-    checkpoints: ChainCheckpoint,
-) -> None:
-    """Write results and figures, send them to the loggers and print the table.
+class Finish(L.Callback):
+    """Sum a run up at its end: results, figures and the table.
+
+    ``results.json`` and ``figures/`` go into the run's folder and to the loggers that take them,
+    the table to the output. What was measured, the verdict on the draws and where they come from
+    is the same whether the command line or a script has run the Trainer.
 
     Args:
-        trainer: The run's trainer, whose fit has ended.
-        module: The task, with what was kept of its draws.
-        folder: Of the run.
-        name: Of the task.
-        checkpoints: Of the run, which know its duration and what changed on the way.
-
-    Raises:
-        ValueError: If the folder holds results of more draws, or no draw was kept.
+        name: Of the task; by default that of the module's class.
     """
-    seconds = checkpoints.seconds
-    content = results.build(module, module.adaptation.stability, name, seconds)
-    content["changes"] = checkpoints.changes
-    if not trainer.is_global_zero:
-        return
-    _keep_fuller(folder, content["num_draws"])
-    for logger in trainer.loggers:
-        logger.save()
-    results.write(folder, content)
-    figures = folder / "figures"
-    figures.mkdir(exist_ok=True)
-    for title, figure in draw_all(folder, module).items():
-        figure.savefig(figures / f"{title}.png", dpi=130)
-    _send(trainer, content, figures)
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+        self._began = time.monotonic()
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the time, for runs without checkpoints."""
+        self._began = time.monotonic()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Sum up a fit that has ended.
+
+        Raises:
+            ValueError: If the folder holds results of more draws, or no draw was kept.
+        """
+        if stage != "fit":
+            return
+        task = task_of(pl_module)
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        checkpoints = [c for c in callbacks if isinstance(c, ChainCheckpoint)]
+        seconds = checkpoints[0].seconds if checkpoints else time.monotonic() - self._began
+        name = self.name or type(task).__name__.lower()
+        adaptation: Any = pl_module.adaptation
+        content = results.build(task, adaptation.stability, name, seconds)
+        content["changes"] = checkpoints[0].changes if checkpoints else []
+        if not trainer.is_global_zero:
+            return
+        folder = run_folder(trainer)
+        _keep_fuller(folder, content["num_draws"])
+        for logger in trainer.loggers:
+            logger.save()
+        results.write(folder, content)
+        figures = folder / "figures"
+        figures.mkdir(exist_ok=True)
+        for title, figure in draw_all(folder, task).items():
+            figure.savefig(figures / f"{title}.png", dpi=130)
+        _send(trainer, content, figures)
+        _print_table(task, content)
+        summed_up = any(isinstance(callback, NoStep) for callback in callbacks)
+        if not content["num_draws"] and not summed_up:
+            raise ValueError(
+                f"no draw was kept: the run ended at step {trainer.global_step} with burn_in = "
+                f"{task.chain.draws.burn_in}, by max_time, max_epochs, limit_train_batches or a "
+                "callback such as EarlyStopping"
+            )
+
+
+def _print_table(task: Task, content: dict[str, Any]) -> None:
+    """Print what came out, and what is to be said of it."""
     rows = [("chain", content["sampler"]["label"])]
-    rows += module.summary(content) if content["metrics"] else []
+    rows += task.summary(content) if content["metrics"] else []
     chains = content["num_chains"]
     of_each = f" of each of {chains} chains" if chains > 1 else ""
     rows.append(("draws kept", f"{content['num_draws']}{of_each}"))
-    rows += _diagnostic_rows(content["diagnostics"], module.chain.sampler.temperature)
-    rows.append(("time", f"{seconds / 60:.1f} min"))
+    rows += _diagnostic_rows(content["diagnostics"], task.chain.sampler.temperature)
+    rows.append(("time", f"{content['wall_seconds'] / 60:.1f} min"))
     width = max(len(row) for row, _ in rows)
     print()
     for row, value in rows:
@@ -63,13 +92,6 @@ def finish(
     for note in content["diagnostics"]["notes"] + content["diagnostics"]["alarms"]:
         print(f"  Note: {note}")
     print()
-    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    summed_up = any(isinstance(callback, NoStep) for callback in callbacks)
-    if not content["num_draws"] and not summed_up:
-        raise ValueError(
-            f"no draw was kept: the run ended at step {trainer.global_step} with burn_in = "
-            f"{module.chain.draws.burn_in}, by max_time, max_epochs or limit_train_batches"
-        )
 
 
 class NoStep(L.Callback):
@@ -141,10 +163,19 @@ def _send(trainer: L.Trainer, content: dict[str, Any], figures: Path) -> None:
     for logger in trainer.loggers:
         if not isinstance(logger, CSVLog):
             logger.log_metrics(flat, step=trainer.global_step)
-        images = sorted(figures.glob("*.png"))
-        if hasattr(logger, "log_image"):
-            for image in images:
-                logger.log_image(f"figures/{image.stem}", [str(image)])
+        for image in sorted(figures.glob("*.png")):
+            _send_image(logger, image, trainer.global_step)
         logger.finalize("success")
-        if isinstance(logger, WandbLogger):
-            logger.experiment.finish()
+
+
+def _send_image(logger: Logger, image: Path, step: int) -> None:
+    """Send a figure to a logger of a kind that takes pictures."""
+    from matplotlib.image import imread
+
+    if isinstance(logger, TensorBoardLogger):
+        pixels = imread(image)
+        logger.experiment.add_image(f"figures/{image.stem}", pixels, step, dataformats="HWC")
+    elif isinstance(logger, MLFlowLogger):
+        logger.experiment.log_artifact(logger.run_id, str(image), "figures")
+    elif hasattr(logger, "log_image"):
+        logger.log_image(f"figures/{image.stem}", [str(image)])

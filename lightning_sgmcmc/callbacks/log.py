@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.core.saving import save_hparams_to_yaml
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -43,13 +44,13 @@ class CSVLog(Logger):
 
     @property
     def name(self) -> str:
-        """The name of the logger."""
-        return "csv"
+        """Empty, like the version: Lightning then makes ``checkpoints/`` in the run's folder."""
+        return ""
 
     @property
     def version(self) -> str:
-        """The run's name."""
-        return self.folder.name
+        """Empty."""
+        return ""
 
     @property
     def log_dir(self) -> str:
@@ -65,7 +66,10 @@ class CSVLog(Logger):
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        """Keep nothing: ``config.yaml`` holds the whole configuration."""
+        """Write ``hparams.yaml``, unless ``config.yaml`` holds the whole configuration."""
+        if not (self.folder / "config.yaml").is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_hparams_to_yaml(self.folder / "hparams.yaml", params)
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:

@@ -71,13 +71,14 @@ class ChainProgress(ProgressBar):
                     self._task,
                     completed=step,
                     description=_phase(task.chain),
-                    numbers=_numbers(task),
+                    numbers=_numbers(trainer, task),
                 )
         elif last > 0 and (step * 10 // last) > ((step - 1) * 10 // last):
             elapsed, first = now - self._started[0], self._started[1]
             left = elapsed / max(1, step - first) * (last - step)
             print(
-                f"{_phase(task.chain)} {step}/{last}  {_numbers(task)}  {left / 60:.1f} min left",
+                f"{_phase(task.chain)} {step}/{last}  {_numbers(trainer, task)}  "
+                f"{left / 60:.1f} min left",
                 flush=True,
             )
 
@@ -103,8 +104,13 @@ def _phase(chain: Chain) -> str:
     return "burn-in" if chain.steps < chain.draws.burn_in else "sampling"
 
 
-def _numbers(task: Task) -> str:
+def _numbers(trainer: L.Trainer, task: Task) -> str:
+    """Return loss, step size, draws, and what a task logs with ``prog_bar=True``."""
     chain = task.chain
-    return (
-        f"nll {float(chain.last_loss.mean()):.4g}  lr {chain.lr:.2e}  draws {task.kept.num_draws}"
-    )
+    shown = [
+        f"nll {float(chain.last_loss.mean()):.4g}",
+        f"lr {chain.lr:.2e}",
+        f"draws {task.kept.num_draws}",
+        *(f"{name} {float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()),
+    ]
+    return "  ".join(shown)

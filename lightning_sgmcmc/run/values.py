@@ -60,6 +60,15 @@ def _check_trainer(trainer: dict[str, Any]) -> None:
         raise ValueError(
             "trainer.fast_dev_run keeps no checkpoint: a short run is --trainer.max_steps=N"
         )
+    if trainer.get("enable_checkpointing") is False:
+        raise ValueError(
+            "trainer.enable_checkpointing: a run keeps two checkpoints, from which it continues; "
+            "--checkpoint_every=N makes them rare"
+        )
+    if trainer.get("barebones"):
+        raise ValueError(
+            "trainer.barebones keeps no draw: it is for L.Trainer(barebones=True) in a script"
+        )
     if trainer.get("default_root_dir") is not None:
         raise ValueError("trainer.default_root_dir: the folder of a run is --out")
 
