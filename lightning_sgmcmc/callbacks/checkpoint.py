@@ -93,6 +93,8 @@ class ChainCheckpoint(Checkpoint):
         self._rewind(trainer)
 
     def _rewind(self, trainer: L.Trainer) -> None:
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
         (run_folder(trainer) / "checkpoints").mkdir(parents=True, exist_ok=True)
         if self._continued is not None:
             for logger in trainer.loggers:
@@ -143,6 +145,8 @@ class ChainCheckpoint(Checkpoint):
         return int(number)
 
     def _save(self, trainer: L.Trainer) -> None:
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
         path: Path = run_folder(trainer) / "checkpoints" / LAST
         if not path.parent.is_dir():  # it would be made again, without the draws
             raise FileNotFoundError(

@@ -53,6 +53,7 @@ class KeepDraws(L.Callback):
         """Open the log, in whose folder the draws lie."""
         if stage != "fit":
             return
+        self._restored = None  # of a test of a checkpoint, before this fit
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._scratch = TemporaryDirectory(prefix="sgmcmc")
         else:
@@ -143,6 +144,19 @@ class KeepDraws(L.Callback):
         """Restore the draws of a run that was continued with no step left."""
         if self._kept is None:
             self.on_train_start(trainer, pl_module)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Remove what a ``fast_dev_run`` kept."""
+        self._clean()
+
+    def on_exception(self, *args: Any) -> None:
+        """Remove what a ``fast_dev_run`` kept."""
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that was kept, but the files, and what the draws are of."""

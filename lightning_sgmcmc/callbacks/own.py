@@ -34,20 +34,20 @@ def own_callbacks(trainer: L.Trainer, budget: int, dtype: str) -> list[L.Callbac
         dtype: See :class:`KeepDraws`.
     """
     given: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    if trainer.state.fn != TrainerFn.FITTING:
-        return []
+    fitting, dry = trainer.state.fn == TrainerFn.FITTING, bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
     if trainer.barebones:
         return [FlushSubnormals()]
+    # Also where checkpoints are tested, of which they have a part.
     own: list[L.Callback] = [KeepDraws(budget, dtype), ChainGuard(), FlushSubnormals()]
-    if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+    if fitting and not dry:
         own.append(Finish())
-    if any(isinstance(callback, Checkpoint) for callback in given):
+    if fitting and not dry and any(isinstance(callback, Checkpoint) for callback in given):
         own.append(ChainCheckpoint())
-    if any(type(callback) in _BARS for callback in given):
+    if fitting and any(type(callback) in _BARS for callback in given):
         own.append(ChainProgress())
-    own = [c for c in own if not any(isinstance(g, type(c)) for g in given)]
-    given[:] = [c for c in given if not _gives_way(c)]
-    return own
+    if fitting:
+        given[:] = [c for c in given if not _gives_way(c)]
+    return [c for c in own if not any(isinstance(g, type(c)) for g in given)]
 
 
 _BARS = (RichProgressBar, TQDMProgressBar)
