@@ -115,6 +115,8 @@ class KeepDraws(L.Callback):
             publish(trainer, self._monitored)
         else:
             self._kept.begin()
+            if self._log is not None:
+                self._log.rewind(-1)  # rows of a run that left no draw there
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any

@@ -59,9 +59,10 @@ def wait_for_draws(trainer: L.Trainer, task: Task) -> None:
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
         for kind, method in _SKIPS.items():
-            if isinstance(callback, kind) and of_draws(callback.monitor):
+            name = getattr(callback, "monitor", None)
+            if isinstance(callback, kind) and of_draws(name):
                 skips = getattr(type(callback), method).__get__(callback)
-                setattr(callback, method, _waits(callback.monitor, skips, task))
+                setattr(callback, method, _waits(str(name), skips, task))
 
 
 def of_draws(name: str | None) -> bool:

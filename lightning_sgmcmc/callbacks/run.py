@@ -43,7 +43,8 @@ def open_log(trainer: L.Trainer) -> CSVLog | None:
         return None
     log = CSVLog(run_folder(trainer))
     own = [logger for logger in trainer.loggers if isinstance(logger, CSVLogger)]
-    same = [logger for logger in own if Path(logger.log_dir).samefile(log.folder)]
+    folder = log.folder.absolute()
+    same = [logger for logger in own if Path(logger.log_dir).absolute() == folder]
     kept = [log if logger in same else logger for logger in trainer.loggers]
     trainer.loggers = kept if same else [*kept, log]
     return log

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch._dynamo.eval_frame import OptimizedModule
 
 
 def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str]:
@@ -93,9 +92,9 @@ def compiled_in_place(net: nn.Module) -> nn.Module:
     A module that is compiled in place keeps them, so that draws and checkpoints fit the network
     whether it is compiled or not.
     """
-    if isinstance(net, OptimizedModule):
-        inner: nn.Module = net._orig_mod
-        inner._compiled_call_impl = net.dynamo_ctx(inner._call_impl)
+    inner = getattr(net, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        inner._compiled_call_impl = net.dynamo_ctx(inner._call_impl)  # type: ignore[operator]
         net = inner
     for name, child in list(net.named_children()):
         setattr(net, name, compiled_in_place(child))

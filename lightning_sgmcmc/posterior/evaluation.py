@@ -35,8 +35,8 @@ class EnsembleSteps(Task, L.LightningModule):
         """Build the task of a checkpoint, with the weights and the draws of its run.
 
         Arguments of the class that are no numbers, words, lists or mappings are not kept in a
-        checkpoint, unless the command line has made it: give the network and the sampler as
-        keywords.
+        checkpoint: give the network and the sampler as keywords. The task of a run of the command
+        line is ``load_posterior(RUN).module``.
 
         Raises:
             TypeError: If the class needs arguments that neither the checkpoint nor the call gives.
