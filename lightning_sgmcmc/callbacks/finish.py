@@ -9,7 +9,10 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
 from lightning_sgmcmc.callbacks.log import CSVLog
@@ -44,14 +47,21 @@ class Finish(L.Callback):
         Raises:
             ValueError: If the folder holds results of more draws, or no draw was kept.
         """
-        if stage != "fit":
+        if stage != "fit" or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         task = task_of(pl_module)
+        task.to(_device_of_data(task))  # from where Lightning has taken the weights
+        try:
+            self._sum_up(trainer, task)
+        finally:
+            task.cpu()
+
+    def _sum_up(self, trainer: L.Trainer, task: Task) -> None:
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         checkpoints = [c for c in callbacks if isinstance(c, ChainCheckpoint)]
         seconds = checkpoints[0].seconds if checkpoints else time.monotonic() - self._began
         name = self.name or type(task).__name__.lower()
-        adaptation: Any = pl_module.adaptation
+        adaptation: Any = task.adaptation
         content = results.build(task, adaptation.stability, name, seconds)
         content["changes"] = checkpoints[0].changes if checkpoints else []
         if not trainer.is_global_zero:
@@ -74,6 +84,14 @@ class Finish(L.Callback):
                 f"{task.chain.draws.burn_in}, by max_time, max_epochs, limit_train_batches or a "
                 "callback such as EarlyStopping"
             )
+
+
+def _device_of_data(task: Task) -> torch.device:
+    """Return where the data lie that a chain and its draws have used."""
+    stream, sets = task.chain.stream, task.kept.held_out.values()
+    batches = [held_out.first for held_out in sets] + ([stream.tensors] if stream else [])
+    tensors = [leaf for leaf in tree_leaves(batches) if isinstance(leaf, Tensor)]
+    return tensors[0].device if tensors else task.chain.device
 
 
 def _print_table(task: Task, content: dict[str, Any]) -> None:

@@ -41,6 +41,10 @@ class ChainProgress(ProgressBar):
         """Start the bar where the run stands."""
         super().on_train_start(trainer, pl_module)
         self._started = (time.monotonic(), trainer.global_step)
+        total = trainer.max_steps if trainer.max_steps > 0 else None
+        self._begin("burn-in", total, trainer.global_step)
+
+    def _begin(self, description: str, total: float | None, completed: int = 0) -> None:
         if not self._enabled or not sys.stderr.isatty():
             return
         self._bar = Progress(
@@ -50,11 +54,21 @@ class ChainProgress(ProgressBar):
             TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
         )
-        total = trainer.max_steps if trainer.max_steps > 0 else None
-        self._task = self._bar.add_task(
-            "burn-in", total=total, completed=trainer.global_step, numbers=""
-        )
+        self._task = self._bar.add_task(description, total=total, completed=completed, numbers="")
         self._bar.start()
+
+    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start a bar over batches."""
+        self._begin("predicting", sum(trainer.num_predict_batches))
+
+    def on_predict_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Advance the bar."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the bar."""
+        self._stop()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any

@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr("lightning.Trainer.fit", lambda *a, **k: None)
-    monkeypatch.setattr(cli, "finish", lambda *a, **k: None)
+    monkeypatch.setattr(cli, "_end_wandb", lambda *a, **k: None)
     return configs
 
 
