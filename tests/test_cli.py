@@ -247,6 +247,11 @@ def test_results_without_git_and_within_another_repository(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--task", "toy", "--trainer.enable_checkpointing=false"],
+            "trainer.enable_checkpointing: a run keeps two checkpoints",
+        ),
+        (["--task", "toy", "--trainer.barebones=true"], "trainer.barebones keeps no draw"),
         (["--task", "nothing"], "unknown task 'nothing': choose one of other, toy"),
         ([], "give --task NAME"),
         (["--model=tests.toy.Toy"], "no data: give --data CLASS"),

@@ -42,11 +42,12 @@ class Data(ToyData):
 
 
 def trainer(folder: Path, max_steps: int = 40, callbacks: Any = (), **settings: Any) -> L.Trainer:
-    """A plain Trainer, with Lightning's own logger and checkpoints."""
+    """A plain Trainer, with Lightning's own checkpoints and the logger that it always has."""
     quiet = {"enable_progress_bar": False, "enable_model_summary": False}
     given = any(isinstance(c, Finish) for c in callbacks)
     chosen = [*callbacks] if given else [*callbacks, NotSummedUp()]
     own = {"accelerator": "cpu", "devices": 1, "log_every_n_steps": 4, "callbacks": chosen}
+    own["logger"] = CSVLogger(folder)
     return L.Trainer(
         **(own | quiet | {"max_steps": max_steps, "default_root_dir": folder} | settings)
     )
@@ -279,7 +280,12 @@ def test_fast_dev_run_goes_through_all_and_leaves_nothing(tmp_path: Path, steps:
 @pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 def test_barebones_takes_steps_alone(tmp_path: Path) -> None:
     task = LawToy()
-    nothing = {"enable_progress_bar": None, "enable_model_summary": None, "log_every_n_steps": None}
+    nothing = {
+        "logger": None,
+        "enable_progress_bar": None,
+        "enable_model_summary": None,
+        "log_every_n_steps": None,
+    }
     run = trainer(tmp_path, barebones=True, **nothing)
     run.fit(task, datamodule=Data())
     assert run.global_step == task.chain.steps == 40
@@ -357,6 +363,7 @@ def test_tensorboard(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's own database layer
 def test_mlflow(tmp_path: Path, monkeypatch: Any) -> None:
     mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("alembic")  # of its database
     from lightning.pytorch.loggers import MLFlowLogger
 
     monkeypatch.chdir(tmp_path)
