@@ -138,7 +138,7 @@ class KeepDraws(L.Callback):
             )
         row = kept.keep()
         values = {"draws": float(kept.num_draws)} | {k: row[k] for k in row if "val" in k}
-        values |= rhat_of_predictions(chain, kept)
+        values |= rhat_of_predictions(trainer, kept)
         self._monitored |= values
         record(trainer, values)
 

@@ -10,7 +10,7 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from lightning_sgmcmc.chain import Chain, Task
+from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, rhat
 from lightning_sgmcmc.posterior.held_out import MEASURED
 from lightning_sgmcmc.posterior.kept import KeptDraws
@@ -26,15 +26,18 @@ _SKIPS: dict[type, str] = {
 }
 
 
-def rhat_of_predictions(chain: Chain, kept: KeptDraws) -> dict[str, float]:
-    """Return :data:`RHAT` where it is due, which all processes ask together.
+def rhat_of_predictions(trainer: L.Trainer, kept: KeptDraws) -> dict[str, float]:
+    """Return :data:`RHAT` where it is monitored and due, which all processes ask together.
 
     It is measured from 8 draws on, whenever they have grown by a tenth, so that all measurements
-    together cost a few of the last one. Nothing is returned where no prediction varies.
+    together cost eleven of the last one. Nothing is returned where no prediction varies.
     """
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     due = kept.num_draws >= MIN_DRAWS and _times(kept.num_draws) > _times(kept.num_draws - 1)
-    if not due or not kept.held_out:
+    monitored = any(getattr(callback, "monitor", None) == RHAT for callback in callbacks)
+    if not (due and monitored and kept.held_out):
         return {}
+    chain = kept.chain
     traces = chain.processes.of_all_chains(kept.probes.trace("predictions"), chain.device)
     value = math.nan
     if traces.size:
