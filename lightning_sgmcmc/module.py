@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal, Self
 
-import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
@@ -15,20 +15,23 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
-from lightning_sgmcmc.callbacks import ChainGuard, FlushSubnormals, KeepDraws
+from lightning_sgmcmc.callbacks import own_callbacks
 from lightning_sgmcmc.callbacks.checkpoint_files import write_whole_checkpoints
 from lightning_sgmcmc.callbacks.draws import training_data
 from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
-from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Starts, Task, checks
+from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Starts, checks
 from lightning_sgmcmc.chain.processes import Processes, leave_at_exit
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
+from lightning_sgmcmc.chain.selection import compiled_in_place
+from lightning_sgmcmc.common.arguments import init_arguments, is_plain
+from lightning_sgmcmc.posterior import EnsembleSteps
 from lightning_sgmcmc.posterior.draws import check_dtype
 from lightning_sgmcmc.samplers import Sampler
 from lightning_sgmcmc.target import Batch, GradientEstimator
 
 
-class SGMCMCModule(Task, L.LightningModule):
+class SGMCMCModule(EnsembleSteps):
     """Draws the weights of a network from their posterior.
 
     A task is a subclass with two methods, :meth:`nll` and :meth:`predictive`; everything else has
@@ -105,7 +108,9 @@ class SGMCMCModule(Task, L.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.net = net
+        given = init_arguments(self, inspect.currentframe())
+        self.save_hyperparameters({k: v for k, v in given.items() if is_plain(v)}, logger=False)
+        self.net = compiled_in_place(net)
         checks.check_counts(draw_budget, num_data, num_chains)
         check_dtype(draw_dtype)
         # Built once on a stand-in, so that a wrong argument is an error here, not mid-run.
@@ -157,7 +162,8 @@ class SGMCMCModule(Task, L.LightningModule):
         if stage == "fit":
             refuse_biasing_trainer(self.trainer)
             write_whole_checkpoints(self.trainer)
-            checks.check_length(self.trainer.max_steps, self.chain.draws)
+            if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+                checks.check_length(self.trainer.max_steps, self.chain.draws)
             self.select()
             self.chain.place(Processes.of(self.trainer))
             if self.chain.stack is not None:
@@ -168,10 +174,8 @@ class SGMCMCModule(Task, L.LightningModule):
         return self.chain.build()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Keep draws, stop a chain that diverges, flush subnormals; a Trainer's own go first."""
-        given: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        own = (KeepDraws(self.draw_budget, self.draw_dtype), ChainGuard(), FlushSubnormals())
-        return [c for c in own if not any(isinstance(g, type(c)) for g in given)]
+        """Make a run of a fit: see :func:`~lightning_sgmcmc.callbacks.own_callbacks`."""
+        return own_callbacks(self.trainer, self.draw_budget, self.draw_dtype)
 
     def on_train_start(self) -> None:
         """Bind data, N and target to the sampler, and say what is not the true posterior."""
@@ -196,7 +200,8 @@ class SGMCMCModule(Task, L.LightningModule):
         batch = batch if chain.stream is None else chain.minibatch()
         chain.advance(batch, self._take_step, self.manual_backward)
         self.adaptation.after_step()
-        if chain.steps % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and chain.steps % every == 0:  # 0 in a barebones Trainer
             values = {"train/nll": float(chain.last_loss.mean()), "lr": chain.lr}
             temperature = chain.kinetic_temperature()
             if temperature is not None:
@@ -216,14 +221,9 @@ class SGMCMCModule(Task, L.LightningModule):
         self.chain.check_task(batches[0] if batches else None)
         return batches
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Log the mean NLL of the current weights."""
-        self.chain.complete()
-        nll = self.chain.evaluate("nll", batch)
-        self.log("val/nll", nll.mean(), batch_size=nll.shape[-1], sync_dist=True)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Name the task, and add what the results say of the chain, and its gradients' state."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["sgmcmc_task"] = type(self).__name__
         checkpoint["sgmcmc_stability"] = self.adaptation.stability
         checkpoint["sgmcmc_implementation"] = self.chain.sampler.implementation
@@ -241,6 +241,7 @@ class SGMCMCModule(Task, L.LightningModule):
                 f"the checkpoint is of {task}, not of {type(self).__name__}: continue a run with "
                 "the task that started it"
             )
+        super().on_load_checkpoint(checkpoint)
         self.adaptation.stability = checkpoint.get("sgmcmc_stability", {})
         self._implementation = checkpoint.get("sgmcmc_implementation", "unknown")
         self.chain.load_gradients(checkpoint["sgmcmc_gradients"])

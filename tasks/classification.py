@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import functional
 
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.metrics import (
     Categorical,
     Prediction,
@@ -20,7 +21,6 @@ from lightning_sgmcmc.metrics import (
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.held_out import MEASURED, TRAINING
-from lightning_sgmcmc.run.figures import new_figure
 from tasks.networks import CALIBRATION, fit_network, training_set
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pde
-from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.uci import UCIData
 from tasks.networks import run_data
 from tasks.regression import Batch, RegressionTask, coverage_row

@@ -31,11 +31,11 @@ from lightning_sgmcmc import (
     NaturalLangevin,
 )
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.held_out import HeldOut
-from lightning_sgmcmc.run import results
 
 #: Predictive moments of the problems without a closed form.
 TRUTHS = Path(__file__).with_name("bank.json")

@@ -21,8 +21,8 @@ import yaml
 from safetensors.torch import load_file
 
 from lightning_sgmcmc import Sampler, load_posterior
+from lightning_sgmcmc.callbacks.report.results import provenance
 from lightning_sgmcmc.run import cli
-from lightning_sgmcmc.run.results import provenance
 from tests.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -231,7 +231,7 @@ def test_results_without_git_and_within_another_repository(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     here = provenance(torch.device("cpu"))["commit"]
-    package = tmp_path / "lib" / "site" / "lightning_sgmcmc" / "run" / "results.py"
+    package = tmp_path / "lib" / "site" / "lightning_sgmcmc" / "callbacks" / "report" / "results.py"
     package.parent.mkdir(parents=True)
     with monkeypatch.context() as context:
         context.setenv("PATH", str(tmp_path))
@@ -239,7 +239,7 @@ def test_results_without_git_and_within_another_repository(
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "other"], check=True)
-    monkeypatch.setattr("lightning_sgmcmc.run.results.__file__", str(package))
+    monkeypatch.setattr("lightning_sgmcmc.callbacks.report.results.__file__", str(package))
     assert provenance(torch.device("cpu"))["commit"] is None
     assert here is None or re.fullmatch(r"[0-9a-f]{12}(-dirty)?|.+-g[0-9a-f]{12}(-dirty)?", here)
 
@@ -247,6 +247,11 @@ def test_results_without_git_and_within_another_repository(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--task", "toy", "--trainer.enable_checkpointing=false"],
+            "trainer.enable_checkpointing: a run keeps two checkpoints",
+        ),
+        (["--task", "toy", "--trainer.barebones=true"], "trainer.barebones keeps no draw"),
         (["--task", "nothing"], "unknown task 'nothing': choose one of other, toy"),
         ([], "give --task NAME"),
         (["--model=tests.toy.Toy"], "no data: give --data CLASS"),

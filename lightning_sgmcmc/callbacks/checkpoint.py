@@ -66,6 +66,8 @@ class ChainCheckpoint(Checkpoint):
         self._last_is_whole = True
         self._logs: list[dict[str, Any]] = []  # of the checkpoint that the run continues from
         self._due, self._stopped_by = False, 0  # where a validation comes first
+        #: The last checkpoint, which ``trainer.test(ckpt_path="best")`` takes; empty before.
+        self.best_model_path = ""
 
     @property
     def seconds(self) -> float:
@@ -97,6 +99,8 @@ class ChainCheckpoint(Checkpoint):
         self._rewind(trainer)
 
     def _rewind(self, trainer: L.Trainer) -> None:
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
         (run_folder(trainer) / "checkpoints").mkdir(parents=True, exist_ok=True)
         for logger, state in zip(_resumable(trainer), self._logs, strict=False):
             logger.load_state_dict(state)
@@ -162,6 +166,8 @@ class ChainCheckpoint(Checkpoint):
         return int(number)
 
     def _save(self, trainer: L.Trainer) -> None:
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
         path: Path = run_folder(trainer) / "checkpoints" / LAST
         require(path.parent)  # it would be made again, without the draws
         for logger in trainer.loggers:
@@ -172,6 +178,7 @@ class ChainCheckpoint(Checkpoint):
         self._last_is_whole = True
         trainer.strategy.barrier("ChainCheckpoint")  # all of the one before, then all of this one
         trainer.save_checkpoint(path, weights_only=False)
+        self.best_model_path = str(path)
 
 
 def _resumable(trainer: L.Trainer) -> list[Resumable]:

@@ -95,7 +95,8 @@ class Distillation(L.Callback):
         assert chain.stream is not None
         batch = self.student.minibatch(chain.stream.tensors, step)
         loss = self.student.learn(batch, self._teach(chain, batch), chain.stream.num_data)
-        if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and step % every == 0:
             record(trainer, {"student/cross_entropy": float(loss)})
 
     @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import lightning as L
@@ -10,7 +12,17 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_sgmcmc.callbacks import fingerprint
 from lightning_sgmcmc.callbacks.guard import ChainDivergedError
-from lightning_sgmcmc.callbacks.run import received, record, run_folder, task_of
+from lightning_sgmcmc.callbacks.log import CSVLog
+from lightning_sgmcmc.callbacks.monitoring import rhat_of_predictions, wait_for_draws
+from lightning_sgmcmc.callbacks.run import (
+    continue_log,
+    open_log,
+    publish,
+    received,
+    record,
+    run_folder,
+    task_of,
+)
 from lightning_sgmcmc.chain import BatchStream, checks
 from lightning_sgmcmc.common.files import clear_temporary
 from lightning_sgmcmc.posterior.held_out import MEASURED, HeldOut
@@ -19,6 +31,8 @@ from lightning_sgmcmc.posterior.kept import KeptDraws
 
 class KeepDraws(L.Callback):
     """Ask the chain's schedule whether a state is a draw, and keep it in the task's ``kept``.
+
+    In a ``fast_dev_run`` the state after the last step is kept, in a folder that is removed.
 
     Args:
         budget: Largest number of draws of a chain written to disk.
@@ -29,22 +43,41 @@ class KeepDraws(L.Callback):
         self.budget, self.dtype = budget, dtype
         self._kept: KeptDraws | None = None
         self._restored: dict[str, Any] | None = None
+        self._log: CSVLog | None = None
+        self._monitored: dict[str, float] = {}
+        self._scratch: TemporaryDirectory[str] | None = None
         self._target: fingerprint.Fingerprint = {}
         self._data: fingerprint.Fingerprint = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Remove what killed runs in the same folder left of unfinished files."""
-        folder = run_folder(trainer)  # which all processes ask for together
-        if stage == "fit" and trainer.is_global_zero:
-            samples = [*folder.glob("samples/chain*"), *folder.glob("samples/chain*/traces")]
-            clear_temporary(folder, folder / "checkpoints", *samples)
+        """Open the log, in whose folder the draws lie."""
+        if stage != "fit":
+            return
+        self._restored = None  # of a test of a checkpoint, before this fit
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._scratch = TemporaryDirectory(prefix="sgmcmc")
+        else:
+            self._log = open_log(trainer)
+        wait_for_draws(trainer, task_of(pl_module))
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go on in the folder of the checkpoint's draws, unless another was chosen for the run."""
+        if self._log is not None:
+            continue_log(trainer, self._log)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note what is sampled.
+        """Note what is sampled, and remove what killed runs in the folder left unfinished.
 
         Raises:
             ValueError: If the run goes on with another target.
         """
+        folder = run_folder(trainer)  # which all processes ask for together
+        if trainer.is_global_zero:
+            samples = [*folder.glob("samples/chain*"), *folder.glob("samples/chain*/traces")]
+            clear_temporary(folder, folder / "checkpoints", *samples)
+        self._kept = None
         self._target = fingerprint.of_target(task_of(pl_module).chain)
         if self._restored:
             fingerprint.refuse_other(self._restored["target"], self._target)
@@ -71,13 +104,15 @@ class KeepDraws(L.Callback):
         self._kept = task.kept = KeptDraws(
             chain,
             sets,
-            run_folder(trainer) / "samples",
+            (Path(self._scratch.name) if self._scratch else run_folder(trainer)) / "samples",
             budget=self.budget,
             dtype=self.dtype,
             due=due,
         )
         if self._restored:
             self._kept.load_state_dict(self._restored)
+            self._monitored = dict(self._restored.get("monitored", {}))
+            publish(trainer, self._monitored)
         else:
             self._kept.begin()
 
@@ -89,7 +124,8 @@ class KeepDraws(L.Callback):
         chain, kept = task.chain, task.kept
         if chain.steps == chain.draws.burn_in:
             kept.measure_burn_in()
-        if not chain.draws.keeps(chain.steps):
+        rehearsed = self._scratch is not None and chain.steps == trainer.max_steps
+        if not (chain.draws.keeps(chain.steps) or rehearsed):
             return
         if not (
             bool(torch.isfinite(chain.last_loss).all()) and checks.parameters_finite(chain.sampler)
@@ -99,18 +135,35 @@ class KeepDraws(L.Callback):
                 "weight is not finite. Lower lr; draws kept before are whole"
             )
         row = kept.keep()
-        record(trainer, {"draws": float(kept.num_draws)} | {k: row[k] for k in row if "val" in k})
+        values = {"draws": float(kept.num_draws)} | {k: row[k] for k in row if "val" in k}
+        values |= rhat_of_predictions(trainer, kept)
+        self._monitored |= values
+        record(trainer, values)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the draws of a run that was continued with no step left."""
         if self._kept is None:
             self.on_train_start(trainer, pl_module)
 
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Remove what a ``fast_dev_run`` kept."""
+        self._clean()
+
+    def on_exception(self, *args: Any) -> None:
+        """Remove what a ``fast_dev_run`` kept."""
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that was kept, but the files, and what the draws are of."""
         if self._kept is None:
             return self._restored or {}
-        return self._kept.state_dict() | {"target": self._target, "data": self._data}
+        own = {"target": self._target, "data": self._data, "monitored": self._monitored}
+        return self._kept.state_dict() | own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take in a checkpoint's state; the files follow when training starts."""

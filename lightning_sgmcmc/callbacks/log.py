@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.core.saving import save_hparams_to_yaml
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
@@ -49,13 +50,13 @@ class CSVLog(Logger):
 
     @property
     def name(self) -> str:
-        """The name of the logger."""
-        return "csv"
+        """Empty, like the version: Lightning then makes ``checkpoints/`` in the run's folder."""
+        return ""
 
     @property
     def version(self) -> str:
-        """The run's name."""
-        return self.folder.name
+        """Empty."""
+        return ""
 
     @property
     def log_dir(self) -> str:
@@ -71,7 +72,10 @@ class CSVLog(Logger):
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        """Keep nothing: ``config.yaml`` holds the whole configuration."""
+        """Write ``hparams.yaml``, unless ``config.yaml`` holds the whole configuration."""
+        if not (self.folder / "config.yaml").is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_hparams_to_yaml(self.folder / "hparams.yaml", params)
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -175,10 +179,10 @@ def verify_log(path: Path, state: Mapping[str, Any]) -> None:
     rows_counted_on(path, state)
     rows = list(read_rows(path))
     names = path.read_text().partition("\n")[0]
-    later = zip(rows[state["count"] :], state["rows"], strict=False)
-    if any(not row.items() >= known.items() for row, known in later) or (
-        _text(next(csv.reader([names]))[1:], rows).encode() != path.read_bytes()
-    ):
+    later = {row["step"]: row for row in rows[state["count"] :]}
+    if (
+        later and any(not later.get(k["step"], {}).items() >= k.items() for k in state["rows"])
+    ) or (_text(next(csv.reader([names]))[1:], rows).encode() != path.read_bytes()):
         raise DamagedFileError(f"{path} is damaged, it is not what the run wrote")
 
 

@@ -41,6 +41,10 @@ class ChainProgress(ProgressBar):
         """Start the bar where the run stands."""
         super().on_train_start(trainer, pl_module)
         self._started = (time.monotonic(), trainer.global_step)
+        total = trainer.max_steps if trainer.max_steps > 0 else None
+        self._begin("burn-in", total, trainer.global_step)
+
+    def _begin(self, description: str, total: float | None, completed: int = 0) -> None:
         if not self._enabled or not sys.stderr.isatty():
             return
         self._bar = Progress(
@@ -50,11 +54,21 @@ class ChainProgress(ProgressBar):
             TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
         )
-        total = trainer.max_steps if trainer.max_steps > 0 else None
-        self._task = self._bar.add_task(
-            "burn-in", total=total, completed=trainer.global_step, numbers=""
-        )
+        self._task = self._bar.add_task(description, total=total, completed=completed, numbers="")
         self._bar.start()
+
+    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start a bar over batches."""
+        self._begin("predicting", sum(trainer.num_predict_batches))
+
+    def on_predict_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Advance the bar."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the bar."""
+        self._stop()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
@@ -71,13 +85,14 @@ class ChainProgress(ProgressBar):
                     self._task,
                     completed=step,
                     description=_phase(task.chain),
-                    numbers=_numbers(task),
+                    numbers=_numbers(trainer, task),
                 )
         elif last > 0 and (step * 10 // last) > ((step - 1) * 10 // last):
             elapsed, first = now - self._started[0], self._started[1]
             left = elapsed / max(1, step - first) * (last - step)
             print(
-                f"{_phase(task.chain)} {step}/{last}  {_numbers(task)}  {left / 60:.1f} min left",
+                f"{_phase(task.chain)} {step}/{last}  {_numbers(trainer, task)}  "
+                f"{left / 60:.1f} min left",
                 flush=True,
             )
 
@@ -103,8 +118,13 @@ def _phase(chain: Chain) -> str:
     return "burn-in" if chain.steps < chain.draws.burn_in else "sampling"
 
 
-def _numbers(task: Task) -> str:
+def _numbers(trainer: L.Trainer, task: Task) -> str:
+    """Return loss, step size, draws, and what a task logs with ``prog_bar=True``."""
     chain = task.chain
-    return (
-        f"nll {float(chain.last_loss.mean()):.4g}  lr {chain.lr:.2e}  draws {task.kept.num_draws}"
-    )
+    shown = [
+        f"nll {float(chain.last_loss.mean()):.4g}",
+        f"lr {chain.lr:.2e}",
+        f"draws {task.kept.num_draws}",
+        *(f"{name} {float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()),
+    ]
+    return "  ".join(shown)

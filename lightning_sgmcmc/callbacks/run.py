@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import lightning as L
+import torch
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import rank_zero_info
 
+from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.target import Batch
 
 
 def run_folder(trainer: L.Trainer) -> Path:
-    """Return the folder of a run: its first logger's, or the Trainer's root."""
-    return Path(trainer.log_dir or trainer.default_root_dir)
+    """Return the folder of a run: that of its log, which :func:`open_log` has opened.
+
+    Without a log it is the folder in which Lightning makes ``checkpoints/``: of the first logger's
+    version, or the Trainer's root. All processes ask together.
+    """
+    for logger in trainer.loggers:
+        if isinstance(logger, CSVLog):
+            return logger.folder
+    folder = Path(trainer.default_root_dir)
+    if trainer.loggers:
+        first = trainer.loggers[0]
+        version = first.version if isinstance(first.version, str) else f"version_{first.version}"
+        folder = Path(first.save_dir or folder, str(first.name), version)
+    return Path(trainer.strategy.broadcast(str(folder)))
+
+
+def open_log(trainer: L.Trainer) -> CSVLog | None:
+    """Give a run its ``metrics.csv``; return None where it has one.
+
+    Lightning's own ``CSVLogger`` gives way where it would write the same file, which it begins
+    anew when a run continues.
+    """
+    if any(isinstance(logger, CSVLog) for logger in trainer.loggers):
+        return None
+    log = CSVLog(run_folder(trainer))
+    own = [logger for logger in trainer.loggers if isinstance(logger, CSVLogger)]
+    folder = log.folder.absolute()
+    same = [logger for logger in own if Path(logger.log_dir).absolute() == folder]
+    kept = [log if logger in same else logger for logger in trainer.loggers]
+    trainer.loggers = kept if same else [*kept, log]
+    return log
+
+
+def continue_log(trainer: L.Trainer, log: CSVLog) -> None:
+    """Let a run that continues from ``<folder>/checkpoints/`` keep that folder, where draws lie.
+
+    Args:
+        trainer: The run's, whose loggers have chosen a new folder.
+        log: That :func:`open_log` has opened in the new folder.
+    """
+    before = Path(trainer.ckpt_path or "").absolute().parent.parent
+    if before == log.folder.absolute() or not (before / "samples").is_dir():
+        return
+    rank_zero_info(f"Note: the run continues in {before}, the folder of its checkpoint")
+    trainer.loggers = [CSVLog(before) if logger is log else logger for logger in trainer.loggers]
+    with contextlib.suppress(OSError):
+        log.folder.rmdir()  # which the logger has made, if nothing else is there
 
 
 def task_of(module: L.LightningModule) -> Task:
@@ -34,6 +85,12 @@ def received(trainer: L.Trainer, batch: Batch) -> Batch:
 
 
 def record(trainer: L.Trainer, values: dict[str, float]) -> None:
-    """Send values to every logger, at the number of steps taken."""
+    """Send values to every logger, at the number of steps taken, and to callbacks that monitor."""
     for logger in trainer.loggers:
         logger.log_metrics(values, step=trainer.global_step)
+    publish(trainer, values)
+
+
+def publish(trainer: L.Trainer, values: Mapping[str, float]) -> None:
+    """Let callbacks monitor values, as ``self.log`` does."""
+    trainer.callback_metrics.update({name: torch.tensor(v) for name, v in values.items()})

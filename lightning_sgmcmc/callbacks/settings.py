@@ -48,6 +48,11 @@ def refuse_biasing_settings(
 
 def refuse_biasing_trainer(trainer: L.Trainer) -> None:
     """Raise ValueError for a Trainer under which the draws are not of the target."""
+    if trainer.overfit_batches:  # type: ignore[attr-defined]
+        raise ValueError(
+            "overfit_batches trains on a few minibatches, which are taken for all the data: give "
+            "the chain a smaller training set instead"
+        )
     refuse_biasing_settings(
         trainer.precision,
         trainer.gradient_clip_val,

@@ -177,6 +177,8 @@ class Chain:
         for name in self.sampled:
             own[name].requires_grad_(False)
         self.stack = ChainStack(self.task, drawn).to(own[self.sampled[0]].device)
+        if any(layer._compiled_call_impl is not None for layer in self.task.modules()):
+            rank_zero_info(f"Note: the {self.num_chains} chains run the network uncompiled")
 
     def build(self) -> tuple[list[Optimizer], list[LRScheduler]]:
         """Build the sampler and, if there is one, the burn-in optimizer, each with its schedule."""

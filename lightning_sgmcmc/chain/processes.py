@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import lightning as L
+import numpy as np
 import torch.distributed
 from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
+from numpy.typing import NDArray
 from torch import Tensor
+
+Array = NDArray[np.float64]
 
 
 class ChainsStrategy(DDPStrategy):
@@ -112,6 +116,18 @@ class Processes:
         if self.strategy is None:
             return value[None]
         return self.strategy.all_gather(value).reshape(self.count, *value.shape)
+
+    def of_all_chains(self, traces: Array, device: torch.device) -> Array:
+        """Return traces [K, ...] of this process's chains with those of all processes.
+
+        Args:
+            traces: On the host.
+            device: Over which processes talk.
+        """
+        if self.data_parallel:
+            return traces
+        own = torch.from_numpy(traces).to(device)
+        return cast(Array, self.gather(own).flatten(0, 1).cpu().numpy())
 
     def broadcast(self, value: float) -> float:
         """Return the first process's number."""

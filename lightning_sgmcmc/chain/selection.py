@@ -83,3 +83,19 @@ def load_pretrained(module: nn.Module, path: str | Path) -> None:
             f"{file} does not fit the module: {', '.join(wrong[:5])} differ in name or shape"
         )
     module.load_state_dict(given, strict=False)
+
+
+def compiled_in_place(net: nn.Module) -> nn.Module:
+    """Return a network whose compiled parts are compiled in place.
+
+    ``torch.compile(module)`` wraps a module and puts ``_orig_mod`` into the names of its weights.
+    A module that is compiled in place keeps them, so that draws and checkpoints fit the network
+    whether it is compiled or not.
+    """
+    inner = getattr(net, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        inner._compiled_call_impl = net.dynamo_ctx(inner._call_impl)  # type: ignore[operator]
+        net = inner
+    for name, child in list(net.named_children()):
+        setattr(net, name, compiled_in_place(child))
+    return net

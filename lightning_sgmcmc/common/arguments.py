@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from types import FrameType
 from typing import Any
 
 _NOT_OPTIONS = ("self", "args", "kwargs", "chain", "params", "net")
@@ -49,6 +50,33 @@ def arguments_of(built: object) -> dict[str, Any]:
         plain = value is None or isinstance(value, (bool, int, float, str, tuple, list, Mapping))
         found[name] = value if plain else type(value).__name__
     return found
+
+
+def init_arguments(built: object, frame: FrameType | None) -> dict[str, Any]:
+    """Return what an object is being built with, the arguments of its own class's ``__init__``.
+
+    Args:
+        built: The object.
+        frame: Of the ``__init__`` of one of its bases, which its class has called.
+    """
+    found: dict[str, Any] = {}
+    while frame is not None and frame.f_code.co_name == "__init__":
+        names, _, keywords, values = inspect.getargvalues(frame)
+        if not names or values.get(names[0]) is not built:
+            break
+        found = {name: values[name] for name in names[1:] if name in values}
+        found |= values.get(keywords or "", {})
+        frame = frame.f_back
+    return found
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is made of None, numbers, words, lists and mappings alone."""
+    if isinstance(value, Mapping):
+        return all(is_plain(item) for item in value.values())
+    if isinstance(value, (tuple, list)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def listed(options: Mapping[str, Any]) -> str:

@@ -1,14 +1,16 @@
 """Draws on disk, predicting with them, and distilling them."""
 
 from lightning_sgmcmc.posterior.distill import distill
-from lightning_sgmcmc.posterior.draws import Draw, DrawStore
-from lightning_sgmcmc.posterior.export import open_stores, probe, to_arviz
+from lightning_sgmcmc.posterior.draws import Draw, DrawStore, open_stores
+from lightning_sgmcmc.posterior.evaluation import EnsembleSteps
+from lightning_sgmcmc.posterior.export import probe, to_arviz
 from lightning_sgmcmc.posterior.kept import KeptDraws
 from lightning_sgmcmc.posterior.posterior import Posterior
 
 __all__ = [
     "Draw",
     "DrawStore",
+    "EnsembleSteps",
     "KeptDraws",
     "Posterior",
     "distill",

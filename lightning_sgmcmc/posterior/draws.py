@@ -217,3 +217,17 @@ def _read_index(path: Path) -> dict[str, Any]:
         f"{path} is damaged: continue the run from its last checkpoint, which writes it again, or "
         "restore it from a copy"
     )
+
+
+def open_stores(run_folder: str | Path) -> list[DrawStore]:
+    """Open the draws of every chain of a run, without its module.
+
+    Raises:
+        FileNotFoundError: If the folder holds none.
+    """
+    folder = Path(run_folder) / "samples"
+    numbers = sorted(int(path.name.removeprefix("chain")) for path in folder.glob("chain*"))
+    stores = [DrawStore.open(folder, number) for number in numbers]
+    if not any(store.draws for store in stores):
+        raise FileNotFoundError(f"{run_folder} holds no draws in samples/chain<c>: none was kept")
+    return stores

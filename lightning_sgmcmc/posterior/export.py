@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from lightning_sgmcmc.diagnostics.mixing import Array
-from lightning_sgmcmc.posterior.draws import DrawStore
+from lightning_sgmcmc.posterior.draws import DrawStore, open_stores
 from lightning_sgmcmc.posterior.posterior import Posterior
 
 
@@ -99,20 +99,6 @@ def probe(posterior: Posterior, batch: Any) -> tuple[Array, Array]:
         predictions.reshape(*lead, *predictions.shape[1:]),
         values.reshape(*lead, *values.shape[1:]),
     )
-
-
-def open_stores(run_folder: str | Path) -> list[DrawStore]:
-    """Open the draws of every chain of a run, without its module.
-
-    Raises:
-        FileNotFoundError: If the folder holds none.
-    """
-    folder = Path(run_folder) / "samples"
-    numbers = sorted(int(path.name.removeprefix("chain")) for path in folder.glob("chain*"))
-    stores = [DrawStore.open(folder, number) for number in numbers]
-    if not any(store.draws for store in stores):
-        raise FileNotFoundError(f"{run_folder} holds no draws in samples/chain<c>: none was kept")
-    return stores
 
 
 def _kept(stores: list[DrawStore], draws: int | None) -> int:

@@ -42,6 +42,7 @@ class KeptDraws:
         due: Number of draws of the whole run, 0 if it is not known.
 
     Attributes:
+        folder: The same.
         num_draws: Draws of each chain kept so far, written or not.
         reference: Metrics of the network where burn-in ended, per held-out set.
         probes: Traces of some weights, of grad U and of predictions over all draws.
@@ -61,7 +62,7 @@ class KeptDraws:
         self.num_draws = 0
         self.reference: dict[str, dict[str, float]] = {}
         first = next(iter(held_out.values()), None)
-        self._folder, self._writes = folder, chain.processes.rank == 0
+        self.folder, self._writes = folder, chain.processes.rank == 0
         self._stores = [DrawStore(folder, c, dtype) for c in chain.numbers]
         # Beside the draws of this process's first chain, for all its chains.
         self._pieces = Pieces(self._stores[0].folder / "traces", self._writes)
@@ -86,7 +87,7 @@ class KeptDraws:
         """
         if self._writes and any((store.folder / "index.json").exists() for store in self._stores):
             raise FileExistsError(
-                f"{self._folder} already holds draws of a run: choose another folder, or continue "
+                f"{self.folder} already holds draws of a run: choose another folder, or continue "
                 "that run from its checkpoint"
             )
         self._pieces.clear()

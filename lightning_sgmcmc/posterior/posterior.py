@@ -8,15 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.chain.selection import mismatched
 from lightning_sgmcmc.common.files import save_tensors
 from lightning_sgmcmc.metrics import Prediction
-from lightning_sgmcmc.posterior.draws import Draw, DrawStore
+from lightning_sgmcmc.posterior.draws import Draw, DrawStore, open_stores
 from lightning_sgmcmc.posterior.law import PredictiveLaw
 from lightning_sgmcmc.posterior.predict import (
     MEMORY,
@@ -67,6 +68,38 @@ class Posterior:
                 f"{'do' if len(wrong) > 1 else 'does'} not match in name or shape"
             )
         module.load_state_dict(given)
+
+    @classmethod
+    def from_trainer(cls, trainer: L.Trainer) -> Posterior:
+        """Return the posterior of a Trainer's last fit.
+
+        Raises:
+            ValueError: If it has fitted no task, or kept no draw.
+        """
+        task = trainer.lightning_module
+        if not isinstance(task, Task) or not hasattr(task, "kept"):
+            raise ValueError("the trainer has no draws: fit an SGMCMCModule first")
+        return cls.of(task, task.kept.folder.parent)
+
+    @classmethod
+    def of(cls, task: Task, run_folder: Path) -> Posterior:
+        """Return the posterior of a run's draws, of a copy of its task without the chains.
+
+        Args:
+            task: Its weights and its chains are left as they are.
+            run_folder: Of the run.
+
+        Raises:
+            FileNotFoundError: If the folder holds no draws.
+            ValueError: If the draws do not fit the task.
+        """
+        shared = {id(v): v for k, v in vars(task).items() if not k.startswith("_")}
+        stack = task._modules.get("chains")
+        if stack is not None:
+            shared[id(stack)] = nn.Module()  # the chains' weights
+        module = copy.deepcopy(task, shared)
+        module._modules.pop("chains", None)
+        return cls(module, open_stores(run_folder))
 
     def __len__(self) -> int:
         return len(self._draws)

@@ -19,10 +19,10 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     verify_set,
 )
 from lightning_sgmcmc.callbacks.log import read_rows, verify_log
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.common.files import DamagedFileError, verify
 from lightning_sgmcmc.posterior import DrawStore
 from lightning_sgmcmc.posterior.pieces import Pieces
-from lightning_sgmcmc.run import results
 from lightning_sgmcmc.run.config_file import read_config
 
 

@@ -16,9 +16,11 @@ import jsonargparse
 import lightning as L
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress
+from lightning_sgmcmc.callbacks.finish import Finish, NoStep
 from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
@@ -30,7 +32,6 @@ from lightning_sgmcmc.run.check import damage
 from lightning_sgmcmc.run.config_file import read_config, write_config
 from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.errors import Guard, fail
-from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
 from lightning_sgmcmc.run.loggers import wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
@@ -198,7 +199,7 @@ class ChainCLI(LightningCLI):
         self.checkpoints = ChainCheckpoint(
             self.config.checkpoint_every, self._stop, self.settings, self.changes
         )
-        callbacks: list[L.Callback] = [self.checkpoints]
+        callbacks: list[L.Callback] = [self.checkpoints, Finish(self.config.name)]
         if self.config.finish is not None:
             callbacks.append(NoStep())
         if config.get("enable_progress_bar") is not False:
@@ -334,7 +335,7 @@ def _fit(cli: ChainCLI) -> None:
             ckpt_path=str(cli.resumed) if cli.resumed else None,
             weights_only=True,
         )
-        finish(cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints)
+        _end_wandb(cli.trainer)
     except (RuntimeError, EOFError, OSError):
         found = cli.ranks.lost() if cli.trainer.world_size > 1 else None
         if found is None:
@@ -342,6 +343,13 @@ def _fit(cli: ChainCLI) -> None:
         cli.ranks.leave(found)
     finally:
         cli.ranks.end()
+
+
+def _end_wandb(trainer: L.Trainer) -> None:
+    """End the run at W&B; in a script it is the user's, who may go on with it."""
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger) and trainer.is_global_zero:
+            logger.experiment.finish()
 
 
 def _with_config_of_resumed_run(arguments: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning_sgmcmc.run import results
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.run.config_file import read_config
 
 # Steps that a round has to add, relative to those so far, to be worth it.

@@ -11,7 +11,12 @@ import torch
 
 _LARGEST = torch.finfo(torch.float32).max
 #: The least value of the trainer's numbers, where Lightning itself would divide by zero or ignore.
-_LEAST = {"log_every_n_steps": 1, "check_val_every_n_epoch": 1, "num_nodes": 1}
+_LEAST = {
+    "accumulate_grad_batches": 1,
+    "check_val_every_n_epoch": 1,
+    "log_every_n_steps": 1,
+    "num_nodes": 1,
+}
 _MOST = {"devices": 10_000, "num_nodes": 10_000}
 
 
@@ -59,6 +64,15 @@ def _check_trainer(trainer: dict[str, Any]) -> None:
     if trainer.get("fast_dev_run"):
         raise ValueError(
             "trainer.fast_dev_run keeps no checkpoint: a short run is --trainer.max_steps=N"
+        )
+    if trainer.get("enable_checkpointing") is False:
+        raise ValueError(
+            "trainer.enable_checkpointing: a run keeps two checkpoints, from which it continues; "
+            "--checkpoint_every=N makes them rare"
+        )
+    if trainer.get("barebones"):
+        raise ValueError(
+            "trainer.barebones keeps no draw: it is for L.Trainer(barebones=True) in a script"
         )
     if trainer.get("default_root_dir") is not None:
         raise ValueError("trainer.default_root_dir: the folder of a run is --out")

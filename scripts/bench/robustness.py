@@ -43,7 +43,8 @@ sys.path.insert(0, str(ROOT))
 
 import tasks.classification  # noqa: E402
 import tasks.data.class_table  # noqa: E402, F401
-from lightning_sgmcmc.run import cli, results  # noqa: E402
+from lightning_sgmcmc.callbacks.report import results  # noqa: E402
+from lightning_sgmcmc.run import cli  # noqa: E402
 
 CONFIGS = ROOT / "configs"
 STEPS = 300

@@ -39,9 +39,10 @@ class FlowData(SplitData, Generic[Set]):
     ) -> None:
         super().__init__(batch_size, sampling, eval_batch_size=100)
         if not 0 < num_test < num_samples:
-            raise ValueError(f"num_test must leave training samples, got {num_test}")
+            raise ValueError(f"num_test = {num_test} leaves no training sample of {num_samples = }")
         if not 0 <= num_val < num_samples - num_test:
-            raise ValueError(f"num_val must leave training samples, got {num_val}")
+            left = num_samples - num_test
+            raise ValueError(f"num_val = {num_val} leaves no training sample of the {left} others")
         self.num_samples, self.num_test, self.num_val = num_samples, num_test, num_val
         self._data: Set | None = None
 

@@ -15,8 +15,8 @@ from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
 from lightning_sgmcmc import SGHMC, Sampler
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.diagnostics import autocorrelation_time
-from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.drawing import ellipse
 from tasks.experiments.labels import of_sampler
 from tasks.experiments.loop import Array, sample

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from lightning_sgmcmc.run import cli, errors, results
+from lightning_sgmcmc.callbacks.report import results
+from lightning_sgmcmc.run import cli, errors
 from tasks.data.download import DATA_ROOT
 from tasks.experiments.experiment import Cell, Cells, Experiment, Study
 

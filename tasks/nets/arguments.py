@@ -20,6 +20,13 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
         raise ValueError(f"{what} must be one of {', '.join(known)}, got {name!r}")
 
 
+def check_sizes(**sizes: int | Sequence[int]) -> None:
+    """Raise ValueError unless all sizes are positive."""
+    for name, size in sizes.items():
+        if (min(size) if isinstance(size, Sequence) else size) < 1:
+            raise ValueError(f"{name} must be positive, got {size}")
+
+
 def check_image(image: Sequence[int]) -> None:
     """Raise ValueError unless these are an image's channels, height and width."""
     if len(image) != 3 or min(image) < 1:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from tasks.nets.arguments import ACTIVATIONS, check_name
+from tasks.nets.arguments import ACTIVATIONS, check_name, check_sizes
 
 
 class CoarseSolverNet(nn.Module):
@@ -65,7 +65,7 @@ class EncoderDecoder(CoarseSolverNet):
         activation: ``relu`` or ``silu``.
 
     Raises:
-        ValueError: If the grid cannot be pooled by two or a name is unknown.
+        ValueError: If a size is not positive, the grid not even, or a name unknown.
     """
 
     def __init__(
@@ -77,6 +77,9 @@ class EncoderDecoder(CoarseSolverNet):
         hidden: int = 200,
         activation: Literal["relu", "silu"] = "relu",
     ) -> None:
+        check_sizes(nx=nx, ny=ny, coarse=coarse, channels=channels, hidden=hidden)
+        if coarse < 5:
+            raise ValueError(f"coarse must be at least 5, for two 3x3 convolutions, got {coarse}")
         if nx % 2 or ny % 2:
             raise ValueError(f"the grid must have even sides to be pooled by 2, got {nx}x{ny}")
         check_name("activation", activation, ("relu", "silu"))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from tasks.nets.arguments import ACTIVATIONS, check_name
+from tasks.nets.arguments import ACTIVATIONS, check_name, check_sizes
 from tasks.nets.encoder_decoder import CoarseSolverNet
 
 
@@ -27,7 +27,7 @@ class PermEncoderDecoder(CoarseSolverNet):
         activation: ``relu`` or ``silu``.
 
     Raises:
-        ValueError: If the grid cannot be pooled by two or a name is unknown.
+        ValueError: If a size is not positive, the grid not even, or a name unknown.
     """
 
     def __init__(
@@ -40,6 +40,8 @@ class PermEncoderDecoder(CoarseSolverNet):
         hidden: int = 800,
         activation: Literal["relu", "silu"] = "relu",
     ) -> None:
+        check_sizes(coarse=coarse, encoder_channels=encoder_channels, hidden=hidden)
+        check_sizes(solver_channels=solver_channels)
         if nx % 2 or ny % 2 or min(nx, ny) < 6:
             raise ValueError(f"the grid must have even sides of at least 6 cells, got {nx}x{ny}")
         check_name("activation", activation, ("relu", "silu"))

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, BatchStream, BlockDecay, GaussianPrior, load_posterior
+from lightning_sgmcmc.callbacks.report.results import measure
 from lightning_sgmcmc.kernels import VARIABLE
 from lightning_sgmcmc.posterior import predict
 from lightning_sgmcmc.posterior.fused import fused
-from lightning_sgmcmc.run.results import measure
 from tasks.classification import Classification
 from tasks.regression import RegressionTask
 from tests.toy import trainer

@@ -23,6 +23,7 @@ from tasks.data.uci import SETS, UCIData, standard_split
 from tasks.experiments.uci import benchmark as experiment
 from tasks.nets.mlp import MLP
 from tasks.uci import PUBLISHED, UCIRegression
+from tests.toy import NotSummedUp
 
 ROOT = Path(__file__).resolve().parents[2]
 NOISE = 0.3
@@ -111,6 +112,7 @@ def fitted(csv: Path, tmp_path: Path, steps: int = 30, **kwargs: Any) -> UCIRegr
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=False,
+        callbacks=[NotSummedUp()],
         limit_val_batches=0,
     ).fit(module, datamodule=UCIData(file=str(csv)))
     return module.eval()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.diagnostics import ess
-from lightning_sgmcmc.run.figures import new_figure
 from tasks.experiments.hasgld.gibbs import gibbs
 from tasks.experiments.hasgld.spike_slab_chains import THINNING, Chains, Data, Part
 from tasks.experiments.loop import Array

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments.labels import label
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row

@@ -27,8 +27,8 @@ from lightning_sgmcmc import (
     RMSProp,
     Sampler,
 )
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.diagnostics import ess
-from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.libsvm import A9AData
 from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.labels import of_sampler

@@ -19,8 +19,8 @@ import numpy as np
 from torch import zeros
 
 from lightning_sgmcmc import PSGLD, SGLD, Sampler
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.diagnostics import ess
-from lightning_sgmcmc.run.figures import new_figure
 from tasks.data.australian import AustralianData
 from tasks.experiments.drawing import draw_lines
 from tasks.experiments.experiment import Experiment, Study

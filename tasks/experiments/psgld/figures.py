@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments.drawing import coloured, draw_lines
 from tasks.experiments.learning_curve import ENSEMBLE, NETWORK, read_curve
 from tasks.experiments.psgld.methods import BATCH

@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from lightning_sgmcmc import PSGLD, SGLD, RMSProp, Sampler
-from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments import gaussians
 from tasks.experiments.drawing import legend_below
 from tasks.experiments.experiment import Experiment, Study

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import SGFS, BatchStream, GaussianPrior, Sampler, Target
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.diagnostics import autocorrelation_time
-from lightning_sgmcmc.run.figures import new_figure
 from lightning_sgmcmc.samplers import Stacked
 from lightning_sgmcmc.target import PerExample
 from tasks.data.kddcup99 import KDDCup99Data

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments.drawing import STYLES, draw_lines
 from tasks.experiments.experiment import Experiment
 from tasks.experiments.sheet import sheet

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lightning_sgmcmc import HMC, SGFS
-from lightning_sgmcmc.run.figures import new_figure
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.samplers.sgfs import Variant
 from tasks.data.mnist79 import sevens_and_nines
 from tasks.experiments.experiment import Experiment, Study

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_sgmcmc import SGLD, GaussianPrior, Sampler
+from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.chain import Sampling
 from lightning_sgmcmc.diagnostics import RunningErrors, atuc, autocorrelation_time
-from lightning_sgmcmc.run.figures import new_figure
 from lightning_sgmcmc.samplers import NonFiniteGradientError
 from tasks.experiments.drawing import ellipse
 from tasks.experiments.labels import of_sampler

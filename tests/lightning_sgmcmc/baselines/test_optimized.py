@@ -205,7 +205,7 @@ def test_a_run_resumes_to_the_bit(tmp_path: Path, name: str, num_chains: int) ->
 
 @pytest.mark.parametrize("name", ["Adam", "custom"])
 def test_a_run_says_that_it_is_no_sample(tmp_path: Path, name: str) -> None:
-    from lightning_sgmcmc.run import results
+    from lightning_sgmcmc.callbacks.report import results
 
     make = partial(Optimized, lr=0.02, optimizer=OPTIMIZERS[name], prior=PRIOR)
     module = Toy(make, net(), burn_in=5, num_chains=2)

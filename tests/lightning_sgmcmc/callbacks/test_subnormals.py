@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lightning_sgmcmc.callbacks.subnormals import flush, flushed
-from tests.toy import Toy, ToyData
+from tests.toy import NotSummedUp, Toy, ToyData
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ class Watch(L.Callback):
 def fit(watch: Watch) -> None:
     trainer = L.Trainer(
         max_steps=3, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[watch],
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[watch, NotSummedUp()],
     )  # fmt: skip
     trainer.fit(Toy(burn_in=1), ToyData())
 

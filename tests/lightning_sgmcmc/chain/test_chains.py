@@ -361,7 +361,7 @@ def test_chains_that_do_not_sample_the_target_say_so(tmp_path: Path, num_chains:
 
 
 def test_results_name_the_chains(tmp_path: Path) -> None:
-    from lightning_sgmcmc.run import results
+    from lightning_sgmcmc.callbacks.report import results
 
     module = Toy(SAMPLERS["HASGLD"], net(), num_chains=2, burn_in=4)
     run = trainer(tmp_path, 12)

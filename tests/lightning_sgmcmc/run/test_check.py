@@ -12,7 +12,8 @@ import torch
 import yaml
 
 from lightning_sgmcmc import load_posterior
-from lightning_sgmcmc.run import cli, results
+from lightning_sgmcmc.callbacks.report import results
+from lightning_sgmcmc.run import cli
 from lightning_sgmcmc.run.check import damage
 from tests.test_cli import TOY
 from tests.toy import toy_data

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_sgmcmc.adaptation import minibatch_noise
+from lightning_sgmcmc.callbacks.report import label
 from lightning_sgmcmc.chain import Chain, Task
 from lightning_sgmcmc.common.files import DamagedFileError, digest_of, write_beside
 from lightning_sgmcmc.diagnostics import (
@@ -31,7 +32,6 @@ from lightning_sgmcmc.diagnostics import (
 )
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.directions import FollowedDirections
-from lightning_sgmcmc.run import label
 
 # Relative change of a field's spread over the draws below which predictions count as linear.
 _LINEAR = 0.1
@@ -46,7 +46,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     return {
         "python": platform.python_version(),
         "versions": versions,
@@ -122,7 +122,7 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
     if not kept.num_draws:
         return result
     traces = {
-        kind: _joined(chain, kept.probes.trace(kind))
+        kind: chain.processes.of_all_chains(kept.probes.trace(kind), chain.device)
         for kind in ("weights", "forces", "predictions")
     }
     verdict |= _function_space(chain, kept, result)
@@ -174,7 +174,10 @@ def _function_space(chain: Chain, kept: KeptDraws, result: dict[str, Any]) -> di
     followed, stated = kept.probes.directions, chain.sampler.temperature
     if followed is None or not stated:
         return {}
-    traces = {kind: _joined(chain, trace) for kind, trace in kept.probes.followed().items()}
+    traces = {
+        kind: chain.processes.of_all_chains(trace, chain.device)
+        for kind, trace in kept.probes.followed().items()
+    }
     temperatures = directional_temperatures(traces["coordinates"], traces["forces"])
     found = {
         "leading": temperatures[: followed.leading],
@@ -215,7 +218,9 @@ def _predictive(
     stated = chain.sampler.temperature
     changes = spreads.std(1) / np.maximum(spreads.mean(1), np.finfo(float).tiny)
     if np.median(changes) < _LINEAR:
-        variances = _joined(chain, followed.variances.double().cpu().numpy())
+        variances = chain.processes.of_all_chains(
+            followed.variances.double().cpu().numpy(), chain.device
+        )
         fixed = traces["fixed_forces"]
         return predictive_temperature(values, fixed, variances[:, None], stated=stated), True
     count = spreads.shape[2]
@@ -224,14 +229,6 @@ def _predictive(
         predictive_temperature(values[..., :count], moving, spreads, traces["bends"], stated),
         False,
     )
-
-
-def _joined(chain: Chain, traces: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return traces [K, ...] with the chains of all processes."""
-    if chain.processes.data_parallel:
-        return traces
-    own = torch.from_numpy(traces).to(chain.device)
-    return chain.processes.gather(own).flatten(0, 1).cpu().numpy()
 
 
 def build(

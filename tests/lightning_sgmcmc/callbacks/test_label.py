@@ -23,8 +23,8 @@ from lightning_sgmcmc import (
     RMSProp,
 )
 from lightning_sgmcmc.baselines import Optimized
+from lightning_sgmcmc.callbacks.report.label import describe
 from lightning_sgmcmc.chain.schedules import BlockDecay, ConstantStep, PolynomialDecay
-from lightning_sgmcmc.run.label import describe
 from lightning_sgmcmc.samplers import ChainsInTurn
 
 

@@ -1,0 +1,417 @@
+"""What users of Lightning are used to, with a plain Trainer: a test a row of docs/lightning.md."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sgmcmc import Normal, Posterior, load_posterior
+from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress, Finish
+from lightning_sgmcmc.callbacks.monitoring import RHAT
+from lightning_sgmcmc.diagnostics.mixing import rhat
+from lightning_sgmcmc.run import cli
+from tests.test_cli import TOY
+from tests.toy import NOISE, NUM_FEATURES, NotSummedUp, Toy, ToyData, toy_data
+
+
+class LawToy(Toy):
+    """The toy problem with its law stated."""
+
+    def __init__(self, net: nn.Module | None = None, width: int = 0, **chain: Any) -> None:
+        super().__init__(net=net, **({"burn_in": 10, "thinning": 5} | chain))
+
+    def law(self, x: Tensor) -> Normal:
+        mean = self(x).squeeze(-1)
+        return Normal(mean, torch.full_like(mean, NOISE))
+
+
+class Data(ToyData):
+    def predict_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(toy_data(2, 30)[0]), batch_size=8)
+
+
+def trainer(folder: Path, max_steps: int = 40, callbacks: Any = (), **settings: Any) -> L.Trainer:
+    """A plain Trainer, with Lightning's own checkpoints and the logger that it always has."""
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    given = any(isinstance(c, Finish) for c in callbacks)
+    chosen = [*callbacks] if given else [*callbacks, NotSummedUp()]
+    own = {"accelerator": "cpu", "devices": 1, "log_every_n_steps": 4, "callbacks": chosen}
+    own["logger"] = CSVLogger(folder)
+    return L.Trainer(
+        **(own | quiet | {"max_steps": max_steps, "default_root_dir": folder} | settings)
+    )
+
+
+def fit(folder: Path, task: Toy | None = None, **settings: Any) -> tuple[L.Trainer, Toy]:
+    task, run = task or LawToy(), trainer(folder, **settings)
+    run.fit(task, datamodule=Data())
+    return run, task
+
+
+def csv_logs(folder: Path) -> CSVLogger:
+    return CSVLogger(folder, name="logs")
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_plain_trainer_leaves_what_the_command_leaves(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(TOY)
+    command = cli.main(Path(), ["--task", "toy", "--wandb_project=null", "--out", "command"])
+    said = capsys.readouterr().out.split("\n\n")[-2].strip()
+    L.seed_everything(0)
+    run, task = fit(
+        tmp_path, Toy(burn_in=10, thinning=5), callbacks=[Finish()], logger=csv_logs(tmp_path)
+    )
+    own = Path("logs/version_0")
+    rows = [text.strip().splitlines() for text in (said, capsys.readouterr().out.split("\n\n")[-2])]
+    assert len({tuple(row for row in own if "time  " not in row) for own in rows}) == 1
+    assert names(own) - {"hparams.yaml"} == names(command) - {"config.yaml", ".lock"} - {
+        name for name in names(command) if name.startswith("wandb")
+    }
+    ours, theirs = (json.loads((f / "results.json").read_text()) for f in (own, command))
+    del ours["wall_seconds"], theirs["wall_seconds"]
+    assert ours.pop("provenance").keys() == theirs.pop("provenance").keys()
+    assert ours == theirs
+    posterior = Posterior.from_trainer(run)
+    assert [d.step for d in posterior.stores[0].draws] == list(range(15, 41, 5))
+    assert posterior.module is not task
+
+
+def test_a_run_of_no_draws_says_so(tmp_path: Path) -> None:
+    stop = EarlyStopping("val/nll", patience=0, min_delta=1e9)
+    with pytest.raises(
+        ValueError, match=r"no draw was kept: .* or a callback such as EarlyStopping"
+    ):
+        fit(tmp_path, LawToy(burn_in=30), callbacks=[stop, Finish()])
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_validate_test_and_predict_are_of_the_draws(tmp_path: Path, chains: int) -> None:
+    run, task = fit(tmp_path, LawToy(num_chains=chains))
+    x, y = toy_data(2, 30)
+    weights = torch.stack(
+        [draw.net.weight.detach()[0].clone() for draw in Posterior.from_trainer(run)]
+    )
+    f = (weights @ x.T).double()
+    mean, epistemic = f.mean(0), f.var(0, unbiased=False)
+    each = torch.distributions.Normal(f, NOISE).log_prob(y.double())
+    nll = float(np.log(len(f)) - each.logsumexp(0).mean())
+    before = {name: value.clone() for name, value in task.state_dict().items()}
+    (found,) = run.test(task, Data(), verbose=False)
+    assert found == {"test/ensemble_nll": pytest.approx(nll, 1e-5)}
+    (found,) = run.validate(task, Data(), verbose=False)
+    assert set(found) == {"val/nll", "val/ensemble_nll"}
+    assert found["val/ensemble_nll"] == pytest.approx(
+        float(task.kept.ensemble("val").nll.mean()), 1e-5
+    )
+    predicted = run.predict(task, Data())
+    joined = {name: torch.cat([part[name] for part in predicted]) for name in predicted[0]}
+    torch.testing.assert_close(joined["mean"], mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(joined["epistemic_std"], epistemic.sqrt(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(joined["std"], (epistemic + NOISE**2).sqrt(), rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(task.state_dict()[name], value) for name, value in before.items())
+
+
+def test_draws_are_asked_for_where_there_are_none(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    assert set(run.validate(LawToy(), Data(), verbose=False)[0]) == {"val/nll"}
+    for ask in (run.test, run.predict):
+        with pytest.raises(ValueError, match="LawToy has no draws: fit it first"):
+            ask(LawToy(), Data())
+    with pytest.raises(ValueError, match="the trainer has no draws: fit an SGMCMCModule first"):
+        Posterior.from_trainer(trainer(tmp_path))
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_checkpoint_loads_with_its_draws(tmp_path: Path, chains: int) -> None:
+    run, task = fit(tmp_path, LawToy(width=3, num_chains=chains))
+    path = next(tmp_path.rglob("last.ckpt"))
+    expected = run.test(task, Data(), verbose=False)
+    loaded = LawToy.load_from_checkpoint(path, width=4)
+    assert (loaded.hparams["width"], loaded.hparams["num_chains"]) == (4, chains)
+    state = task.chain.state(0)
+    assert torch.equal(loaded.net.weight, state["net.weight"])
+    assert trainer(tmp_path).test(loaded, Data(), verbose=False) == expected
+    fresh = LawToy()
+    assert trainer(tmp_path).test(fresh, Data(), ckpt_path=path, verbose=False) == expected
+    assert run.test(datamodule=Data(), ckpt_path="best", verbose=False) == expected
+
+
+def test_a_run_of_the_command_goes_on_in_a_script(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(TOY)
+    run = cli.main(Path(), ["--task", "toy", "--wandb_project=null", "--model.thinning=6"])
+    task = load_posterior(run).module
+    assert (type(task).__name__, task.hparams["thinning"]) == ("Toy", 6)
+    path = run / "checkpoints/last.ckpt"
+    (found,) = trainer(tmp_path).test(task, Data(), ckpt_path=path, verbose=False)
+    said = json.loads((run / "results.json").read_text())["metrics"]["ensemble"]["nll"]
+    assert found["test/ensemble_nll"] == pytest.approx(said, 1e-5)
+
+
+class Adds(LawToy):
+    def configure_callbacks(self) -> list[L.Callback]:
+        return [*super().configure_callbacks(), LearningRateMonitor("step")]
+
+
+def test_a_task_adds_callbacks(tmp_path: Path) -> None:
+    run, task = fit(tmp_path, Adds())
+    assert "lr-PSGLD" in run.callback_metrics
+    assert task.kept.num_draws == 6
+
+
+class Saves(LawToy):
+    """A user's task that saves all that it was built with."""
+
+    def __init__(self, net: nn.Module, prefix: str = "a", **chain: Any) -> None:
+        super().__init__(net, **chain)
+        self.save_hyperparameters()
+
+
+def test_hyperparameters_are_kept_where_they_are_plain(tmp_path: Path) -> None:
+    assert dict(LawToy(width=2, thinning=7).hparams) == {"net": None, "width": 2, "thinning": 7}
+    with pytest.warns(UserWarning, match="is already saved during checkpointing"):
+        task = Saves(nn.Linear(NUM_FEATURES, 1, bias=False), prefix="b")
+    fit(tmp_path, task, logger=csv_logs(tmp_path))
+    path = tmp_path / "logs/version_0/checkpoints/last.ckpt"
+    assert torch.load(path, weights_only=True)["hyper_parameters"] == {"prefix": "b"}
+    assert "prefix: b" in (tmp_path / "logs/version_0/hparams.yaml").read_text()
+    with pytest.raises(
+        TypeError, match=r"missing .* 'net': a checkpoint keeps plain arguments alone"
+    ):
+        Saves.load_from_checkpoint(path)
+
+
+class Logs(LawToy):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        super().training_step(batch, batch_idx)
+        self.log("norm", self.net.weight.norm(), prog_bar=True)
+
+
+def test_the_bar_shows_the_chain_and_what_a_task_logs(tmp_path: Path, capsys: Any) -> None:
+    run, _ = fit(tmp_path, Logs(), enable_progress_bar=True)
+    assert isinstance(run.progress_bar_callback, ChainProgress)
+    said = capsys.readouterr().out
+    assert "sampling 40/40  nll" in said
+    assert "draws 6  norm " in said
+    assert "v_num" not in said
+    assert "Epoch" not in said
+
+
+def test_checkpoints_of_the_best_ensemble_wait_for_draws(tmp_path: Path) -> None:
+    best = ModelCheckpoint(monitor="val/ensemble_nll", save_top_k=1)
+    run, _ = fit(tmp_path, callbacks=[best])
+    with next(tmp_path.rglob("metrics.csv")).open() as file:
+        rows = [row for row in csv.DictReader(file) if row["val/ensemble_nll"]]
+    values = [float(row["val/ensemble_nll"]) for row in rows]
+    assert best.best_model_score == pytest.approx(min(values))
+    assert float(run.callback_metrics["val/ensemble_nll"]) == pytest.approx(values[-1])
+    assert any(isinstance(c, ChainCheckpoint) for c in run.callbacks)
+    with pytest.raises(Exception, match="could not find the monitored key"):
+        fit(tmp_path, callbacks=[ModelCheckpoint(monitor="val/ensemble_nil")], max_steps=80)
+
+
+def test_early_stopping_on_what_predictions_say(tmp_path: Path) -> None:
+    """R-hat of the predictions is that of the traces, from the 8th draw on."""
+    stop = EarlyStopping(RHAT, stopping_threshold=1e9, patience=1000)
+    run, task = fit(tmp_path, LawToy(thinning=2, num_chains=2), callbacks=[stop], max_steps=400)
+    assert 8 <= task.kept.num_draws < 12
+    assert run.global_step == 28  # the 9th draw is there; epochs have 4 steps
+    measured = rhat(task.kept.probes.trace("predictions")[:, :9])
+    expected = np.quantile(measured[~np.isnan(measured)], 0.95, method="nearest")
+    assert float(run.callback_metrics[RHAT]) == pytest.approx(expected)
+
+
+def test_what_is_monitored_goes_on_where_a_run_continues(tmp_path: Path) -> None:
+    """Early stopping finds its quantity before the next draw."""
+    settings = {"logger": csv_logs(tmp_path), "max_steps": 60}
+    stop = EarlyStopping(RHAT, patience=1000)
+    fit(tmp_path, LawToy(thinning=2), callbacks=[stop], **settings)
+    run = trainer(tmp_path, 64, [EarlyStopping(RHAT, patience=1000)], logger=csv_logs(tmp_path))
+    run.fit(
+        LawToy(thinning=2),
+        datamodule=Data(),
+        ckpt_path=tmp_path / "logs/version_0/checkpoints/last.ckpt",
+        weights_only=True,
+    )
+    assert run.global_step == 64
+
+
+def test_learning_rates_are_monitored(tmp_path: Path) -> None:
+    run, _ = fit(tmp_path, callbacks=[LearningRateMonitor("step")])
+    assert float(run.callback_metrics["lr-PSGLD"]) == pytest.approx(1e-3)
+
+
+class Broken(LawToy):
+    def metrics(self, prediction: Any, batch: Any) -> dict[str, float]:
+        raise KeyError("a mistake in metrics")
+
+
+@pytest.mark.parametrize("steps", [True, 3])
+def test_fast_dev_run_goes_through_all_and_leaves_nothing(tmp_path: Path, steps: Any) -> None:
+    run, task = fit(tmp_path, LawToy(burn_in=300), fast_dev_run=steps, max_steps=-1)
+    assert run.global_step == int(steps)
+    assert task.kept.num_draws == 1
+    assert names(tmp_path) == set()
+    with pytest.raises(KeyError, match="a mistake in metrics"):
+        fit(tmp_path, Broken(burn_in=300), fast_dev_run=steps, max_steps=-1)
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+def test_barebones_takes_steps_alone(tmp_path: Path) -> None:
+    task = LawToy()
+    nothing = {
+        "logger": None,
+        "enable_progress_bar": None,
+        "enable_model_summary": None,
+        "log_every_n_steps": None,
+    }
+    run = trainer(tmp_path, barebones=True, **nothing)
+    run.fit(task, datamodule=Data())
+    assert run.global_step == task.chain.steps == 40
+    assert names(tmp_path) == set()
+
+
+def test_limits_are_of_lightnings_loops(tmp_path: Path) -> None:
+    run, task = fit(tmp_path, limit_train_batches=2, limit_val_batches=1, limit_test_batches=1)
+    assert run.current_epoch == 20
+    assert task.chain.sampler.num_data == 64
+    assert {name: data.size for name, data in task.kept.held_out.items()} == {"val": 20, "test": 30}
+    (found,) = run.test(task, Data(), verbose=False)
+    first = DataLoader(TensorDataset(*toy_data(2, 8)), batch_size=8)
+    assert len(next(iter(first))[0]) == 8
+    assert found["test/ensemble_nll"] != float(task.kept.ensemble("test").nll.mean())
+
+
+def test_overfit_batches_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="overfit_batches trains on a few minibatches"):
+        fit(tmp_path, overfit_batches=1)
+
+
+def test_a_plain_run_continues_in_its_folder(tmp_path: Path) -> None:
+    """Lightning's logger would begin version_1."""
+    whole, other = tmp_path / "whole", tmp_path / "part"
+    for folder, steps in ((whole, 40), (other, 23)):
+        torch.manual_seed(0)
+        fit(folder, max_steps=steps)
+    path = next(other.rglob("last.ckpt"))
+    run = trainer(other)
+    task = LawToy()
+    run.fit(task, datamodule=Data(), ckpt_path=path)
+    folder = path.parents[1]
+    assert {p.parents[1] for p in other.rglob("chain0/index.json")} == {folder / "samples"}
+    for step in range(15, 41, 5):
+        name = f"samples/chain0/step_{step}.safetensors"
+        assert (folder / name).read_bytes() == next(
+            whole.rglob(f"step_{step}.safetensors")
+        ).read_bytes()
+    with (folder / "metrics.csv").open() as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file) if row["train/nll"]]
+    assert steps == list(range(4, 41, 4))
+    assert task.kept.num_draws == 6
+
+
+def test_folders_and_checkpoints_are_where_they_are_asked_for(tmp_path: Path) -> None:
+    run, _ = fit(tmp_path / "a", enable_checkpointing=False, logger=False)
+    assert {name.split("/")[0] for name in names(tmp_path / "a")} == {"samples", "metrics.csv"}
+    assert not run.checkpoint_callbacks
+    fit(tmp_path / "b", logger=False)
+    assert (tmp_path / "b/checkpoints/last.ckpt").is_file()
+    fit(tmp_path / "c", logger=csv_logs(tmp_path / "c"))
+    folder = tmp_path / "c/logs/version_0"
+    assert (folder / "checkpoints/last.ckpt").is_file()
+    assert len(load_posterior(folder, LawToy())) == 6
+    with pytest.raises(FileExistsError, match="already holds draws of a run"):
+        fit(tmp_path / "b", logger=False)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, task = fit(tmp_path, callbacks=[Finish()], logger=TensorBoardLogger(tmp_path))
+    folder = tmp_path / "lightning_logs/version_0"
+    events = EventAccumulator(str(folder)).Reload()
+    tags = events.Tags()
+    assert {"train/nll", "val/ensemble_nll", "final/ensemble/nll"} <= set(tags["scalars"])
+    assert {"figures/trace", "figures/learning_curve"} <= set(tags["images"])
+    assert {"results.json", "metrics.csv", "checkpoints/last.ckpt"} <= names(folder)
+    run.test(task, Data(), verbose=False)  # the logger takes more after the run
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's own database layer
+def test_mlflow(tmp_path: Path, monkeypatch: Any) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("alembic")  # of its database
+    from lightning.pytorch.loggers import MLFlowLogger
+
+    monkeypatch.chdir(tmp_path)
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    loggers = [MLFlowLogger(tracking_uri=store) for _ in range(2)]
+    folders = set()
+    for logger in loggers:
+        fit(tmp_path, callbacks=[Finish()], logger=logger)
+        found = mlflow.MlflowClient(store).get_run(logger.run_id)
+        assert found.info.status == "FINISHED"
+        assert {"val/ensemble_nll", "final/ensemble/nll"} <= set(found.data.metrics)
+        images = mlflow.MlflowClient(store).list_artifacts(logger.run_id, "figures")
+        assert {Path(image.path).stem for image in images} == {"trace", "learning_curve"}
+        folders |= {path.parent for path in tmp_path.rglob("results.json")}
+    assert len(folders) == 2  # a run has a folder of its own
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_draws_of_a_compiled_network_are_of_the_plain_one(tmp_path: Path, chains: int) -> None:
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def network() -> nn.Sequential:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(NUM_FEATURES, 2), nn.Tanh(), nn.Linear(2, 1))
+
+    plain, compiled = (
+        LawToy(net, num_chains=chains)
+        for net in (network(), torch.compile(network(), backend=backend))
+    )
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    for name, task in (("plain", plain), ("compiled", compiled)):
+        torch.manual_seed(2)
+        fit(tmp_path / name, task, logger=False)
+    assert bool(graphs) == (chains == 1)
+    one, other = (
+        load_posterior(tmp_path / name, LawToy(network())) for name in ("plain", "compiled")
+    )
+    assert len(one) == len(other) == 6 * chains
+    x = toy_data(2, 5)[0]
+    torch.testing.assert_close(one.predict(x).mean, other.predict(x).mean, rtol=1e-4, atol=1e-5)
+
+
+def test_a_script_without_a_data_module(tmp_path: Path) -> None:
+    train, val = (
+        DataLoader(TensorDataset(*toy_data(s, n)), batch_size=16) for s, n in ((0, 64), (1, 20))
+    )
+    run = trainer(tmp_path)
+    run.fit(LawToy(), train, val)
+    assert set(run.test(dataloaders=val, ckpt_path="best", verbose=False)[0]) == {
+        "test/ensemble_nll"
+    }
