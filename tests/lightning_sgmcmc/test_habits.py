@@ -242,10 +242,10 @@ def test_what_is_monitored_goes_on_where_a_run_continues(tmp_path: Path) -> None
     """Early stopping finds its quantity before the next draw."""
     settings = {"logger": csv_logs(tmp_path), "max_steps": 60}
     stop = EarlyStopping(RHAT, patience=1000)
-    fit(tmp_path, LawToy(thinning=2), callbacks=[stop], **settings)
+    fit(tmp_path, LawToy(thinning=4), callbacks=[stop], **settings)
     run = trainer(tmp_path, 64, [EarlyStopping(RHAT, patience=1000)], logger=csv_logs(tmp_path))
     run.fit(
-        LawToy(thinning=2),
+        LawToy(thinning=4),
         datamodule=Data(),
         ckpt_path=tmp_path / "logs/version_0/checkpoints/last.ckpt",
         weights_only=True,
