@@ -159,8 +159,7 @@ def test_a_run_of_the_command_goes_on_in_a_script(tmp_path: Path, monkeypatch: A
     run = cli.main(Path(), ["--task", "toy", "--wandb_project=null", "--model.thinning=6"])
     task = load_posterior(run).module
     assert (type(task).__name__, task.hparams["thinning"]) == ("Toy", 6)
-    path = run / "checkpoints/last.ckpt"
-    (found,) = trainer(tmp_path).test(task, Data(), ckpt_path=path, verbose=False)
+    (found,) = trainer(tmp_path).test(task, Data(), verbose=False)
     said = json.loads((run / "results.json").read_text())["metrics"]["ensemble"]["nll"]
     assert found["test/ensemble_nll"] == pytest.approx(said, 1e-5)
 
