@@ -44,6 +44,8 @@ class EnsembleSteps(Task, L.LightningModule):
         try:
             task: Self = super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
         except TypeError as error:
+            if "missing" not in str(error):
+                raise
             raise TypeError(
                 f"{error}: a checkpoint keeps plain arguments alone; give the others, such as net "
                 "and sampler, to load_from_checkpoint as keywords"
@@ -118,17 +120,19 @@ class EnsembleSteps(Task, L.LightningModule):
     _examples: list[Batch] | None = None
 
     def _run(self) -> Path | None:
-        """Return the folder of the run whose draws predict, None where there is none."""
+        """Return the folder of the run whose draws predict, None where no draw is stored."""
         if self.trainer.ckpt_path:
-            return Path(self.trainer.ckpt_path).absolute().parent.parent
-        return self.kept.folder.parent if hasattr(self, "kept") else self.run_folder
+            folder: Path | None = Path(self.trainer.ckpt_path).absolute().parent.parent
+        else:
+            folder = self.kept.folder.parent if hasattr(self, "kept") else self.run_folder
+        return folder if folder and any(folder.glob("samples/chain*/index.json")) else None
 
     def _open(self) -> Posterior:
         folder = self._run()
         if folder is None:
             raise ValueError(
-                f"{type(self).__name__} has no draws: fit it first, or take one of load_posterior("
-                "RUN).module or load_from_checkpoint"
+                f"{type(self).__name__} has no draws: fit it first, with a draw_budget above 0, or "
+                "name a checkpoint of its run, which lies beside the draws"
             )
         posterior = Posterior.of(self, folder)
         posterior.module.to(self.device)

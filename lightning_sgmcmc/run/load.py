@@ -33,6 +33,7 @@ def load_posterior(run_folder: str | Path, module: SGMCMCModule | None = None) -
         raise FileNotFoundError(f"{folder} holds no samples/chain<c> folder: no draw was kept")
     if module is None:
         module = module_from_config(folder / "config.yaml")
+    module.run_folder = folder  # whose draws a Trainer's test and predict take
     return Posterior(module, [DrawStore.open(folder / "samples", chain) for chain in chains])
 
 

@@ -159,8 +159,7 @@ def test_a_run_of_the_command_goes_on_in_a_script(tmp_path: Path, monkeypatch: A
     run = cli.main(Path(), ["--task", "toy", "--wandb_project=null", "--model.thinning=6"])
     task = load_posterior(run).module
     assert (type(task).__name__, task.hparams["thinning"]) == ("Toy", 6)
-    path = run / "checkpoints/last.ckpt"
-    (found,) = trainer(tmp_path).test(task, Data(), ckpt_path=path, verbose=False)
+    (found,) = trainer(tmp_path).test(task, Data(), verbose=False)
     said = json.loads((run / "results.json").read_text())["metrics"]["ensemble"]["nll"]
     assert found["test/ensemble_nll"] == pytest.approx(said, 1e-5)
 
@@ -242,10 +241,10 @@ def test_what_is_monitored_goes_on_where_a_run_continues(tmp_path: Path) -> None
     """Early stopping finds its quantity before the next draw."""
     settings = {"logger": csv_logs(tmp_path), "max_steps": 60}
     stop = EarlyStopping(RHAT, patience=1000)
-    fit(tmp_path, LawToy(thinning=2), callbacks=[stop], **settings)
+    fit(tmp_path, LawToy(thinning=4), callbacks=[stop], **settings)
     run = trainer(tmp_path, 64, [EarlyStopping(RHAT, patience=1000)], logger=csv_logs(tmp_path))
     run.fit(
-        LawToy(thinning=2),
+        LawToy(thinning=4),
         datamodule=Data(),
         ckpt_path=tmp_path / "logs/version_0/checkpoints/last.ckpt",
         weights_only=True,
