@@ -9,6 +9,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_sgmcmc.kernels.compiler import cached
+
 _ONE, _3, _11, _24, _40 = (np.uint64(n) for n in (1, 3, 11, 24, 40))
 _SIGN = np.uint64(2**63)
 
@@ -28,7 +30,7 @@ def _sfc64(state, words):  # type: ignore[no-untyped-def]
 @cache
 def _kernel() -> Any:
     vector = numba.uint64[::1]
-    return numba.njit((vector, vector), cache=True, nogil=True)(_sfc64)
+    return cached(lambda cache: numba.njit((vector, vector), cache=cache, nogil=True)(_sfc64))
 
 
 def draw(generator: np.random.Generator, words: NDArray[np.int64]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,25 @@ loop: Any = numba.njit(fastmath={"contract"}, error_model="numpy")
 sum_loop: Any = numba.njit(fastmath={"contract", "reassoc"}, error_model="numpy")
 
 
+def cached(compile_: Callable[[bool], Any]) -> Any:
+    """Compile with Numba's cache on the disk, or without where no folder can be written.
+
+    Args:
+        compile_: Compiles; its argument is Numba's ``cache``.
+    """
+    try:
+        return compile_(True)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+    warnings.warn(
+        "Numba finds no folder that it may write, so that each process compiles for some seconds: "
+        "set NUMBA_CACHE_DIR to one",
+        stacklevel=2,
+    )
+    return compile_(False)
+
+
 def entry(function: Callable[[Any], None]) -> Any:
     """Compile what a thread runs, or fetch what an earlier process compiled.
 
@@ -37,7 +57,8 @@ def entry(function: Callable[[Any], None]) -> Any:
     :func:`numbers`, :func:`share` and :func:`task` read the parts. Numba's cache looks at the file
     of the entry alone: after a change of this file, delete the ``__pycache__`` beside it.
     """
-    return numba.cfunc(types.void(types.voidptr), cache=True, error_model="numpy")(function)
+    kind = types.void(types.voidptr)
+    return cached(lambda cache: numba.cfunc(kind, cache=cache, error_model="numpy")(function))
 
 
 @_intrinsic

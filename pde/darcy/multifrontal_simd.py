@@ -211,19 +211,24 @@ def _solve(eliminated, size, edges, edges_at, factor, x):  # type: ignore[no-unt
 def compile_(function: Callable[..., None], *arguments: Any) -> Any:
     """Compile for arguments of these types, with vectors of the eight lanes.
 
-    Numba leaves out the pass that makes vectors of neighbouring numbers unless told.
+    Numba leaves out the pass that makes vectors of neighbouring numbers unless told. Where it finds
+    no folder for its cache, each process compiles.
     """
-    compiler = numba.njit(
-        numba.void(*arguments),
-        cache=True,
-        nogil=True,
-        fastmath={"contract"},
-        error_model="numpy",
-    )
+
+    def compiled(cache: bool) -> Any:
+        kind = numba.void(*arguments)
+        return numba.njit(
+            kind, cache=cache, nogil=True, fastmath={"contract"}, error_model="numpy"
+        )(function)
+
     settings: Any = config
     before, settings.SLP_VECTORIZE = settings.SLP_VECTORIZE, 1
     try:
-        return compiler(function)
+        return compiled(True)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        return compiled(False)
     finally:
         settings.SLP_VECTORIZE = before
 

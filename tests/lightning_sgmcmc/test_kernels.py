@@ -486,3 +486,27 @@ def test_a_second_process_compiles_nothing() -> None:
         "    assert e.cache_hits == 1, e\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+def test_no_folder_for_a_cache_costs_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.core import caching
+
+    from lightning_sgmcmc.kernels.compiler import cached
+    from pde.darcy.multifrontal_simd import compile_
+
+    for kind in vars(caching).values():
+        if isinstance(kind, type) and hasattr(kind, "_locator_classes"):
+            monkeypatch.setattr(kind, "_locator_classes", [])
+
+    def half(x: np.ndarray) -> None:
+        x[0] /= 2
+
+    vector = numba.float64[::1]
+    with pytest.warns(UserWarning, match="set NUMBA_CACHE_DIR"):
+        ours = cached(lambda cache: numba.njit((vector,), cache=cache)(half))
+    x = np.array([3.0])
+    for function in (ours, compile_(half, vector)):
+        function(x)
+    assert x[0] == 0.75
+    with pytest.raises(numba.core.errors.TypingError):
+        cached(lambda cache: numba.njit((numba.types.string,), cache=False)(half))
