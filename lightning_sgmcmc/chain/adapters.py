@@ -118,9 +118,6 @@ def add_adapters(
         chosen |= found
     if not chosen:
         raise ValueError("name the layers that get an adapter, by shell patterns")
-    alpha = float(rank if alpha is None else alpha)
-    if not 0 < alpha < float("inf"):
-        raise ValueError(f"alpha must be positive, got {alpha:g}")
     for name, layer in chosen.items():
         if is_lazy(layer.weight):
             raise ValueError(f"{name} has no size yet: call the network once before")
@@ -130,13 +127,15 @@ def add_adapters(
                 f"rank must lie between 1 and {widest} for {name}, which maps {layer.in_features} "
                 f"to {layer.out_features} numbers, got {rank}"
             )
+    alpha = float(rank if alpha is None else alpha)
+    if not 0 < alpha < float("inf"):
+        raise ValueError(f"alpha must be positive, got {alpha:g}")
     net.requires_grad_(False)
-    made: dict[nn.Linear, LowRankLinear] = {}  # a layer may have two names
-    for name, layer in chosen.items():
-        if layer not in made:
-            made[layer] = LowRankLinear(layer, rank, alpha)
-        parent, _, own = name.rpartition(".")
-        setattr(net.get_submodule(parent), own, made[layer])
+    made = {layer: LowRankLinear(layer, rank, alpha) for layer in chosen.values()}
+    for name, layer in linear.items():  # a layer may have two names
+        if layer in made:
+            parent, _, own = name.rpartition(".")
+            setattr(net.get_submodule(parent), own, made[layer])
     return net
 
 

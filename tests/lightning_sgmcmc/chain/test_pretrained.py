@@ -16,11 +16,12 @@ from lightning_sgmcmc import add_adapters, load_posterior
 from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
 from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
+WIDTH = 4
 
-def body(layers: int = 2, width: int = 4) -> nn.Sequential:
-    return nn.Sequential(
-        *(nn.Linear(NUM_FEATURES if i == 0 else width, width) for i in range(layers))
-    )
+
+def body(layers: int) -> nn.Sequential:
+    sizes = [NUM_FEATURES] + [WIDTH] * layers
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes)))
 
 
 class Net(nn.Module):
