@@ -40,6 +40,8 @@ class LowRankLinear(nn.Module):
         alpha: As above.
     """
 
+    bias: Tensor | None
+
     def __init__(self, linear: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
