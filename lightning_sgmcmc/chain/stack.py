@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from lightning_sgmcmc.target.hessian import math_attention
+from lightning_sgmcmc.target.hessian import no_fused_encoder
 
 
 class MethodOf(nn.Module):
@@ -70,7 +70,7 @@ class ChainStack(nn.Module):
 
         weights = dict(zip([f"module.{name}" for name in self.names], self.weights, strict=True))
         evaluate = vmap(one, in_dims=(0, 0 if stacked else None), randomness="error")
-        with math_attention():  # the fused kernels have no rule for chains, or loop over them
+        with no_fused_encoder():
             return evaluate(weights, batch)
 
     def state_of(self, chain: int) -> dict[str, Tensor]:
