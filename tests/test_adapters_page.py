@@ -27,6 +27,7 @@ def test_the_page_shows_the_example_as_it_stands() -> None:
     assert (ROOT / "docs" / "examples" / "adapters.py").read_text() == SHOWN[0]
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 @pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_adapters_take_a_trained_network_to_other_data(tmp_path: Path) -> None:

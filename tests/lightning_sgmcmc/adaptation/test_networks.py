@@ -132,6 +132,7 @@ def test_several_chains(kind: str) -> None:
     assert run(chain, adaptation, BURN_IN + 30) < math.log(CLASSES)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("kind", SEQUENCE_KINDS)
 def test_sequences_with_a_padding_mask(kind: str, name: str) -> None:
