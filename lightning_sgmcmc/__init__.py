@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_sgmcmc.chain import BatchStream
+    from lightning_sgmcmc.chain.adapters import LowRankLinear, add_adapters
     from lightning_sgmcmc.chain.schedules import (
         BlockDecay,
         ConstantStep,
@@ -82,6 +83,7 @@ _ROOMS = (
     "metrics",
     "target",
     "chain",
+    "chain.adapters",
     "chain.schedules",
     "posterior",
     "module",
@@ -118,6 +120,7 @@ __all__ = [
     "LaplacePrior",
     "Law",
     "LayerwiseGaussianPrior",
+    "LowRankLinear",
     "Minibatch",
     "NaturalLangevin",
     "Normal",
@@ -135,5 +138,6 @@ __all__ = [
     "SpikeAndSlabPrior",
     "Target",
     "WarmupCosine",
+    "add_adapters",
     "load_posterior",
 ]

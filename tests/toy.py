@@ -55,7 +55,9 @@ class Toy(SGMCMCModule):
     ) -> None:
         if sampler is None:
             sampler = partial(PSGLD, lr=1e-3, prior=GaussianPrior(variance=4.0))
-        super().__init__(net or nn.Linear(NUM_FEATURES, 1, bias=False), sampler, **chain)
+        if net is None:
+            net = nn.Linear(NUM_FEATURES, 1, bias=False)
+        super().__init__(net, sampler, **chain)
 
     def nll(self, batch: Any) -> Tensor:
         x, y = batch

@@ -68,7 +68,7 @@ class Chain:
         num_chains: K.
         starts: Where the other chains start than the first: see
             :func:`~lightning_sgmcmc.chain.starts`. By default anew as the network was initialised,
-            and alike where weights are ``pretrained``.
+            and alike where weights are ``pretrained``, but for those that the file does not give.
         sample: Shell patterns of the names of the weights to sample; None samples all.
         pretrained: File whose weights the network starts from.
         num_data: N; None takes the length of the training set.
@@ -116,7 +116,7 @@ class Chain:
         self.gradients: GradientEstimator = (
             Minibatch() if gradients is None or isinstance(gradients, str) else copy.copy(gradients)
         )
-        self._starts: Starts = starts or ("same" if pretrained else "reinitialise")
+        self._starts: Starts | None = starts
         self._sample, self._pretrained = sample, pretrained
         self.stack: ChainStack | None = None
         self.stream: BatchStream | None = None
@@ -132,6 +132,7 @@ class Chain:
         self._selected: list[str] | None = None
         self.head: CollapsedHead | None = None
         self.collapse_head = collapse_head
+        self._alike: set[str] = set()
         self._prepared = self._one_network = self._task_checked = False
         self._randomised: RandomisedMAP | None = None
 
@@ -152,7 +153,9 @@ class Chain:
         self._prepared = True
         chosen = set(self.sampled)
         if self._pretrained is not None:
-            load_pretrained(self.task, self._pretrained)
+            anew = load_pretrained(self.task, self._pretrained, chosen)
+            if self._starts is None:
+                self._alike = chosen.difference(anew)
         for name, parameter in self.task.named_parameters():
             parameter.requires_grad = name in chosen  # requires_grad_() fails for lazy ones
 
@@ -167,7 +170,8 @@ class Chain:
         probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
         first = probe.chain + before
         numbers = range(first, first + self.num_chains)
-        drawn = starts(self.task, self.sampled, self._starts, probe.seed, numbers, probe.prior)
+        kind = self._starts or ("same" if self._alike == set(self.sampled) else "reinitialise")
+        drawn = starts(self.task, self.sampled, kind, probe.seed, numbers, probe.prior, self._alike)
         own = dict(self.task.named_parameters())
         if self.num_chains == 1:
             with torch.no_grad():

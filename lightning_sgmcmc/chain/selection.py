@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from lightning_sgmcmc.chain.adapters import LowRankLinear
+
+_COMPILED = "_orig_mod."
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a weight has where no module around it is compiled.
+
+    ``torch.compile(net)`` is a module that holds ``net`` as ``_orig_mod``.
+    """
+    return name.replace(_COMPILED, "")
 
 
 def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str]:
@@ -16,7 +29,8 @@ def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str
 
     Args:
         module: The module; parameters that need no gradient are never sampled.
-        patterns: Shell patterns such as ``"net.4.*"`` over parameter names; None takes all.
+        patterns: Shell patterns such as ``"net.4.*"`` over parameter names, which are those of the
+            plain network where it is compiled; None takes all.
 
     Raises:
         ValueError: If a pattern matches no parameter, or none is left to sample.
@@ -25,12 +39,14 @@ def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str
     if patterns is None:
         chosen = names
     else:
+        plain = {name: plain_name(name) for name in names}
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not any(fnmatchcase(name, pattern) for name in plain.values()):
                 raise ValueError(
-                    f"no parameter is named like {pattern!r}: choose among {', '.join(names)}"
+                    f"no parameter is named like {pattern!r}: choose among "
+                    f"{', '.join(plain.values())}"
                 )
-        chosen = [n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns)]
+        chosen = [n for n in names if any(fnmatchcase(plain[n], pattern) for pattern in patterns)]
     if not chosen:
         raise ValueError("the module has no parameter to sample")
     return chosen
@@ -45,44 +61,102 @@ def mismatched(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[s
     )
 
 
-def load_pretrained(module: nn.Module, path: str | Path) -> None:
+def load_pretrained(
+    module: nn.Module, path: str | Path, sampled: Collection[str] = ()
+) -> list[str]:
     """Load the weights of a checkpoint into a module, before anything is sampled.
 
+    Sampled weights that the file does not give start anew, and one line says so: those of a head,
+    the last layers of the module, that has another shape or name in the file, and those of
+    :class:`~lightning_sgmcmc.LowRankLinear` adapters.
+
     Args:
-        module: Takes a ``state_dict`` of itself or of its ``net``.
+        module: Takes a ``state_dict`` of itself or of its ``net``, compiled or not.
         path: A ``.safetensors`` file, or a file of ``torch.save`` that holds a ``state_dict`` or
             a Lightning checkpoint. Nothing is unpickled.
+        sampled: Names of the parameters that may start anew.
+
+    Returns:
+        The names of those that do.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file holds no ``state_dict``, or a weight of the module is missing in it,
-            unknown or of another shape.
+        ValueError: If the file holds no ``state_dict``; if a weight of the module is missing in it
+            or of another shape, and is no sampled one of a head; or if the file has further
+            weights, and no head of another name.
     """
     file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"the pretrained weights {file} are missing")
-    given: dict[str, Tensor]
-    if file.suffix == ".safetensors":
-        given = load_file(file)
-    else:
-        try:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-            given = content.get("state_dict", content)
-        except Exception as error:  # what is no pickle fails in any way
-            raise ValueError(
-                f"{file} holds no weights that are read without running code of the file: save "
-                "them with torch.save(net.state_dict(), FILE)"
-            ) from error
-    own = module.state_dict()
+    given = {plain_name(name): value for name, value in _read(file).items()}
+    names = {plain_name(name): name for name in module.state_dict()}
+    own = {plain_name(name): value for name, value in module.state_dict(keep_vars=True).items()}
     if not given.keys() & own.keys():
         given = {f"net.{name}": value for name, value in given.items()}
         own = {name: value for name, value in own.items() if name.startswith("net.")}
     wrong = mismatched(own, given)
-    if wrong:
+    fits = [name for name in own if name not in wrong]
+    loaded = {id(own[name]) for name in fits}
+    anew = [n for n in own if id(own[n]) not in loaded]  # a weight may have two names
+    unused = [name for name in given if name not in own]
+    if not _head_alone(list(own), fits, anew, unused, _adapters(module)):
         raise ValueError(
             f"{file} does not fit the module: {', '.join(wrong[:5])} differ in name or shape"
         )
-    module.load_state_dict(given, strict=False)
+    parameters = {plain_name(name) for name, _ in module.named_parameters()}
+    frozen = parameters.intersection(anew).difference(map(plain_name, sampled))
+    if frozen:
+        raise ValueError(
+            f"{file} does not fit the module: {_some(sorted(frozen))} would start anew and stay "
+            "so, because they are not sampled: sample them too, or give a file that has them"
+        )
+    module.load_state_dict({names[name]: given[name] for name in fits}, strict=False)
+    if anew:
+        rest = f"; {_some(unused)} of the file are not used" if unused else ""
+        rank_zero_info(f"pretrained: {_some(anew)} start anew, all else is from {file}{rest}")
+    return [names[name] for name in anew if name in parameters]
+
+
+def _head_alone(
+    own: list[str], fits: list[str], anew: list[str], unused: list[str], adapters: set[str]
+) -> bool:
+    """Return whether a file and a module differ at most in the head and in adapters."""
+    rest = [name for name in own if name not in adapters]
+    head = [name for name in anew if name not in adapters]
+    # A body that was longer would leave weights over within the parts that are loaded.
+    body = {_part(name) for name in fits}
+    spare = all(head and _part(name) not in body for name in unused)
+    return bool(fits) and rest[len(rest) - len(head) :] == head and spare
+
+
+def _part(name: str) -> str:
+    """Return the largest part of the network that a weight is of."""
+    return name.removeprefix("net.").split(".")[0]
+
+
+def _adapters(module: nn.Module) -> set[str]:
+    """Return the names of the weights of adapters."""
+    layers = [n for n, layer in module.named_modules() if isinstance(layer, LowRankLinear)]
+    return {f"{plain_name(name)}.{factor}" for name in layers for factor in ("A", "B")}
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise FileNotFoundError(f"the pretrained weights {file} are missing")
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        given: dict[str, Tensor] = content.get("state_dict", content)
+    except Exception as error:  # what is no pickle fails in any way
+        raise ValueError(
+            f"{file} holds no weights that are read without running code of the file: save "
+            "them with torch.save(net.state_dict(), FILE)"
+        ) from error
+    return given
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} others" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def compiled_in_place(net: nn.Module) -> nn.Module:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from lightning_sgmcmc.target.hessian import no_fused_encoder
+
 
 class MethodOf(nn.Module):
     """A method of a module as the forward of another, so that weights can be swapped in it."""
@@ -68,7 +70,8 @@ class ChainStack(nn.Module):
 
         weights = dict(zip([f"module.{name}" for name in self.names], self.weights, strict=True))
         evaluate = vmap(one, in_dims=(0, 0 if stacked else None), randomness="error")
-        return evaluate(weights, batch)
+        with no_fused_encoder():
+            return evaluate(weights, batch)
 
     def state_of(self, chain: int) -> dict[str, Tensor]:
         """Return the weights of one chain by name, as views."""

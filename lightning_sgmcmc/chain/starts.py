@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ def starts(
     seed: int,
     chains: Sequence[int],
     prior: Prior,
+    alike: Collection[str] = (),
 ) -> list[dict[str, Tensor]]:
     """Return where each chain starts; chain 0 always where the module stands.
 
@@ -40,6 +41,7 @@ def starts(
         seed: Seed of the run.
         chains: Numbers of the chains.
         prior: The prior, for ``"prior"``.
+        alike: Sampled weights that start alike in all chains whatever the kind.
 
     Raises:
         ValueError: If no weight would be drawn anew, or the prior cannot be drawn from.
@@ -54,7 +56,7 @@ def starts(
             result.append(_prior_draw(first, seed, chain, prior))
         else:
             result.append(_reinitialised(module, first, seed, chain))
-    return result
+    return [start | {name: first[name] for name in alike} for start in result]
 
 
 def _prior_draw(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -73,8 +73,12 @@ class Task(Report, nn.Module):
     kept: KeptDraws
 
     def law(self, x: Any) -> Law:
-        """Return p(y | x, w), the law of the targets given inputs x and the current weights."""
-        return Unstated(self.predictive((x,)))
+        """Return p(y | x, w), the law of the targets given inputs x and the current weights.
+
+        Args:
+            x: Inputs; where batches are dicts, and the task has no law, a batch without targets.
+        """
+        return Unstated(self.predictive(x if isinstance(x, Mapping) else (x,)))
 
     @property
     def states_law(self) -> bool:

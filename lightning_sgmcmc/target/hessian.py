@@ -85,13 +85,21 @@ def _twice(
 def math_attention() -> Iterator[None]:
     """Let attention run by plain operations, which have a second derivative and batching rules.
 
-    The math kernel takes the place of the fused ones, and ``nn.TransformerEncoder`` and
-    ``nn.MultiheadAttention`` leave their fused path for inference.
+    The math kernel takes the place of the fused ones, within :func:`no_fused_encoder`.
+    """
+    with no_fused_encoder(), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+@contextmanager
+def no_fused_encoder() -> Iterator[None]:
+    """Let ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their path for inference.
+
+    It packs sequences by their padding masks, which has no batching rule.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -154,7 +154,8 @@ class SingleExamples:
             found = {name: g.unsqueeze(0) for name, g in gradient(first, rest, batch).items()}
         else:
             dims = (0, 0, examples.dims(0) if examples.axis else None)
-            found = vmap(gradient, dims, randomness="error")(weights, others, batch)
+            with math_attention():
+                found = vmap(gradient, dims, randomness="error")(weights, others, batch)
         return {name: found[f"module.{name}"] for name in wanted}
 
 

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lightning_sgmcmc import add_adapters
 from lightning_sgmcmc.chain import Task
 
 CLASSES, SIDE = 4, 6
 KINDS = ("mlp", "cnn", "transformer")
+#: These take sequences with a padding mask, in a dict.
+SEQUENCE_KINDS = ("masked", "adapted")
+TOKENS, LENGTH = 12, 6
 
 
 class Transformer(nn.Module):
@@ -29,9 +33,33 @@ class Transformer(nn.Module):
         return logits
 
 
+class MaskedTransformer(nn.Module):
+    """A classifier of sequences, in evaluation mode, where torch has a fused path of its own."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True)
+        self.embed, self.out = nn.Embedding(TOKENS, width), nn.Linear(width, CLASSES)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.eval()
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        mask = x["attention_mask"]
+        states = self.encoder(self.embed(x["input_ids"]), src_key_padding_mask=mask == 0)
+        mask = mask[..., None]
+        logits: Tensor = self.out((states * mask).sum(-2) / mask.sum(-2))
+        return logits
+
+
 def network(kind: str) -> nn.Module:
-    """Return a classifier of images [B, 1, SIDE, SIDE], as torch initialises it."""
+    """Return a classifier of what :func:`examples` gives, as torch initialises it."""
     torch.manual_seed(0)
+    if kind == "masked":
+        return MaskedTransformer()
+    if kind == "adapted":
+        net = add_adapters(MaskedTransformer(), ["encoder.*"], rank=2)
+        net.get_submodule("out").requires_grad_(True)
+        return net
     if kind == "mlp":
         hidden = nn.Linear(SIDE**2, 16)
         return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(16, CLASSES))
@@ -48,6 +76,22 @@ def images(count: int = 300) -> tuple[Tensor, Tensor]:
     which = torch.randint(2 * CLASSES, (count,), generator=generator)
     noise = torch.randn(count, 1, SIDE, SIDE, generator=generator)
     return patterns[which] + 0.7 * noise, which % CLASSES
+
+
+def sequences(count: int = 300) -> tuple[dict[str, Tensor], Tensor]:
+    """Return sequences of 2 to LENGTH tokens, and the class whose scores of them are largest."""
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(TOKENS, (count, LENGTH), generator=generator)
+    lengths = torch.randint(2, LENGTH + 1, (count, 1), generator=generator)
+    mask = (torch.arange(LENGTH) < lengths).float()
+    scores = torch.randn(TOKENS, CLASSES, generator=generator)
+    labels = (scores[tokens] * mask[..., None]).sum(1).argmax(-1)
+    return {"input_ids": tokens, "attention_mask": mask}, labels
+
+
+def examples(kind: str) -> tuple[Any, Tensor]:
+    """Return what a kind of network is trained on."""
+    return sequences() if kind in SEQUENCE_KINDS else images()
 
 
 class Classifier(Task):

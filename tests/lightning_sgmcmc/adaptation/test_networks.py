@@ -19,6 +19,7 @@ from lightning_sgmcmc import (
     SGLD,
     SGNHT,
     BatchStream,
+    FanInGaussianPrior,
     GaussianPrior,
     NaturalLangevin,
     RMSProp,
@@ -27,7 +28,14 @@ from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.preconditioners import BlockFisher, DiagonalFisher, QuasiDiagonalFisher
-from tests.lightning_sgmcmc.networks import CLASSES, KINDS, Classifier, images, network
+from tests.lightning_sgmcmc.networks import (
+    CLASSES,
+    KINDS,
+    SEQUENCE_KINDS,
+    Classifier,
+    examples,
+    network,
+)
 
 BATCH = 60
 BURN_IN = 20
@@ -51,9 +59,10 @@ SAMPLERS: dict[str, Any] = {
 
 def chain_of(kind: str, make: Any, optimizer: int = 0, count: int = 1) -> tuple[Chain, Adaptation]:
     burn_in = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), optimizer) if optimizer else None
+    prior = FanInGaussianPrior() if kind == "adapted" else GaussianPrior(variance=0.1)
     chain = Chain(
         Classifier(network(kind)),
-        partial(make, lr="auto", prior=GaussianPrior(variance=0.1)),
+        partial(make, lr="auto", prior=prior),
         DrawSchedule(optimizer + BURN_IN, 1, None, optimizer),
         burn_in_optimizer=burn_in,
         num_chains=count,
@@ -61,23 +70,25 @@ def chain_of(kind: str, make: Any, optimizer: int = 0, count: int = 1) -> tuple[
     chain.select()
     chain.place()
     chain.build()
-    chain.bind(BatchStream(images(), BATCH))
+    chain.bind(BatchStream(examples(kind), BATCH))
     return chain, Adaptation(chain, StepSize(curvature_batches=1, max_gradient_noise=None))
 
 
 def run(chain: Chain, adaptation: Adaptation, steps: int) -> float:
-    """Return the mean NLL of the data in the end."""
+    """Return the mean NLL of the data in the end, the largest of the chains'."""
     adaptation.after_step()
     for _ in range(steps):
         chain.advance(chain.minibatch())
         adaptation.after_step()
     with torch.no_grad():
-        return float(chain.evaluate("nll", images()).mean(-1).max())
+        return float(
+            chain.evaluate("nll", chain.stream.spread(chain.stream.num_data)).mean(-1).max()
+        )
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize(
-    ("kind", "optimizer"), [("mlp", 0), ("mlp", 20), ("cnn", 0), ("transformer", 0)]
+    ("kind", "optimizer"), [(kind, steps) for kind in KINDS for steps in (0, 20)]
 )
 def test_ends_below_chance(kind: str, optimizer: int, name: str) -> None:
     chain, adaptation = chain_of(kind, SAMPLERS[name], optimizer)
@@ -119,3 +130,12 @@ def test_the_first_largest_stable_step_still_holds_at_the_next(kind: str, name: 
 def test_several_chains(kind: str) -> None:
     chain, adaptation = chain_of(kind, SGHMC, count=2)
     assert run(chain, adaptation, BURN_IN + 30) < math.log(CLASSES)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("kind", SEQUENCE_KINDS)
+def test_sequences_with_a_padding_mask(kind: str, name: str) -> None:
+    """Two chains of a transformer, all of it or adapters and head, on dict batches."""
+    chain, adaptation = chain_of(kind, SAMPLERS[name], count=2)
+    assert run(chain, adaptation, BURN_IN + (5 if name == "hmc" else 30)) < math.log(CLASSES)
