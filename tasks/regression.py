@@ -207,7 +207,7 @@ class RegressionTask(SGMCMCModule):
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""
         super().training_step(batch, batch_idx)
         if self.noise in FOLLOWING and self.chain.steps < self.chain.draws.burn_in:
-            residual = self._latest_residual()
+            self._residual = residual = self._latest_residual()
             assert self.chain.target is not None
             scale = [self._quantile_scale(residual[:, self._columns()][:, ::16])]
             self.chain.target.reduced(scale)
@@ -348,6 +348,19 @@ class RegressionTask(SGMCMCModule):
             **band_metrics(truth[:, columns], prediction.mean[:, columns], std),
             "weights_share_of_variance": float((of_weights**2).mean() / (std**2).mean()),
         }
+
+    def progress(self) -> dict[str, float]:
+        """Return the NLL, and before it the error that it is of, where that is at hand.
+
+        The error is the root mean square of the residuals (y - f) / (p n). Where sigma still
+        follows the residuals it stands beside, for the NLL then moves with it.
+        """
+        found = super().progress()
+        following = self.noise in FOLLOWING and self.chain.steps <= self.chain.draws.burn_in
+        if self._residual is None or not (following or self.chain.stack is None):
+            return found
+        error = {"error": float(self._residual.square().mean().sqrt())}
+        return error | ({"sigma": self.sigma} if following else {}) | found
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log NLL and relative error of the current weights."""

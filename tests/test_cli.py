@@ -129,7 +129,9 @@ def test_a_run_is_labelled_by_what_was_built(configs: Path, capsys: Any) -> None
     assert said["metric"] == {"name": "Identity", "state": "constant", "arguments": {}}
     assert said["step"]["schedule"] == "ConstantStep()"
     assert said["batches"] == "reshuffled"
-    rows = capsys.readouterr().out.split("\n\n")[-2].splitlines()
+    said, table = capsys.readouterr().out.split("\n\n")[-3:-1]
+    assert said.strip().startswith("Verdict: not yet a sample of the target\n  - ")
+    rows = table.splitlines()
     assert re.fullmatch(rf"  chain +{re.escape(label)}", rows[0])
     cli.main(configs, ["--config", str(folder / "config.yaml"), "--out", "second"])
     run(configs, "--out", "third", "--checkpoint_every=10", "--trainer.max_steps=23", *new)

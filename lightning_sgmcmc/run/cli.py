@@ -84,6 +84,7 @@ class ChainCLI(LightningCLI):
         held: ExitStack | None = None,
     ) -> None:
         self._configs, self._stop, self._held = configs, stop, held or ExitStack()
+        self.arguments = list(args)
         self.resumed: Path | None = None
         super().__init__(
             model_class=SGMCMCModule,
@@ -334,7 +335,9 @@ def _fit(cli: ChainCLI) -> None:
             ckpt_path=str(cli.resumed) if cli.resumed else None,
             weights_only=True,
         )
-        finish(cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints)
+        finish(
+            cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints, cli.arguments
+        )
     except (RuntimeError, EOFError, OSError):
         found = cli.ranks.lost() if cli.trainer.world_size > 1 else None
         if found is None:
@@ -369,7 +372,9 @@ def _value(arguments: list[str], option: str) -> str | None:
 
 
 def _says_something(record: logging.LogRecord) -> bool:
-    talk = r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree"
+    talk = (
+        r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree|`max_steps=.*reached"
+    )
     return not re.search(talk, record.getMessage())
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 from lightning.pytorch.loggers import WandbLogger
 
 from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.run import results
+from lightning_sgmcmc.run import remedy, results, table
 from lightning_sgmcmc.run.figures import draw_all
 from lightning_sgmcmc.run.loggers import CSVLog
 
@@ -23,6 +23,7 @@ def finish(
     folder: Path,
     name: str,
     checkpoints: ChainCheckpoint,
+    arguments: Sequence[str] = (),
 ) -> None:
     """Write results and figures, send them to the loggers and print the table.
 
@@ -31,7 +32,9 @@ def finish(
         module: The task, with what was kept of its draws.
         folder: Of the run.
         name: Of the task.
-        checkpoints: Of the run, which know its duration and what changed on the way.
+        checkpoints: Of the run, which know its duration, its configuration and what changed on the
+            way.
+        arguments: The run's command line, which the remedy of its alarms changes.
 
     Raises:
         ValueError: If the folder holds results of more draws, or no draw was kept.
@@ -50,20 +53,11 @@ def finish(
     for title, figure in draw_all(folder, module).items():
         figure.savefig(figures / f"{title}.png", dpi=130)
     _send(trainer, content, figures)
-    rows = [("chain", content["sampler"]["label"])]
-    rows += module.summary(content) if content["metrics"] else []
-    chains = content["num_chains"]
-    of_each = f" of each of {chains} chains" if chains > 1 else ""
-    rows.append(("draws kept", f"{content['num_draws']}{of_each}"))
-    rows += _diagnostic_rows(content["diagnostics"], module.chain.sampler.temperature)
-    rows.append(("time", f"{seconds / 60:.1f} min"))
-    width = max(len(row) for row, _ in rows)
-    print()
-    for row, value in rows:
-        print(f"  {row:<{width}}  {value}")
-    for note in content["diagnostics"]["notes"] + content["diagnostics"]["alarms"]:
-        print(f"  Note: {note}")
-    print()
+    summary = module.summary(content) if content["metrics"] else []
+    command = None
+    if arguments and checkpoints.settings is not None:
+        command = remedy.command(folder, dict(checkpoints.settings), content, arguments)
+    print(f"\n{table.text(content, summary, command)}\n")
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     summed_up = any(isinstance(callback, NoStep) for callback in callbacks)
     if not content["num_draws"] and not summed_up:
@@ -99,29 +93,6 @@ def _keep_fuller(folder: Path, num_draws: int) -> None:
             f"{path} is of {held} draws, the checkpoint of {num_draws}: the results stay as they "
             "are; move them away to sum up the checkpoint"
         )
-
-
-def _diagnostic_rows(found: dict[str, Any], stated: float) -> list[tuple[str, str]]:
-    """Return the rows that say how good a sample the draws are."""
-    rows = []
-    predictive = found.get("predictive", {})
-    if np.isfinite(predictive.get("deviation_over_true", np.nan)):
-        value, error = predictive["deviation_over_true"], predictive["deviation_over_true_error"]
-        rows.append(("predictive deviation over the true one", f"{value:.3f} +- {error:.2g}"))
-    elif "kinetic_temperature" in found:
-        text = f"{found['kinetic_temperature']:.3f} (stated {stated:g})"
-        rows.append(("kinetic temperature", text))
-    elif np.isfinite(found.get("configurational_temperature", {}).get("value", np.nan)):
-        measured = found["configurational_temperature"]
-        text = f"{measured['value']:.3f} +- {measured['standard_error']:.2g} (stated {stated:g})"
-        rows.append(("configurational temperature", text))
-    mixing = found.get("mixing", {})
-    space = next((name for name in ("predictions", "weights") if name in mixing), None)
-    if space is not None and mixing[space]["rhat"] is not None:
-        rhat, size = mixing[space]["rhat"], mixing[space]["ess_bulk"]
-        text = f"{rhat['median']:.3f} (95 % below {rhat['q95']:.3f}), ESS {size['median']:.0f}"
-        rows.append((f"R-hat of {space}, median", text))
-    return rows
 
 
 def _numbers(prefix: str, value: Any) -> dict[str, float]:
