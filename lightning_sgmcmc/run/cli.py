@@ -31,10 +31,11 @@ from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.errors import Guard, fail
 from lightning_sgmcmc.run.finish import NoStep, finish
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
-from lightning_sgmcmc.run.loggers import CSVLog, wandb_logger
+from lightning_sgmcmc.run.loggers import CSVLog
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.until import Rounds
+from lightning_sgmcmc.run.wandb_run import wandb_run
 from lightning_sgmcmc.run.yaml_check import check_yaml
 
 
@@ -159,6 +160,12 @@ class ChainCLI(LightningCLI):
             default="lightning-sgmcmc",
             help="project in Weights & Biases; null for none",
         )
+        parser.add_argument(
+            "--wandb_draws",
+            type=bool,
+            default=False,
+            help="send the draws to Weights & Biases with the results",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the command line, and say what a class took over from the one it replaces."""
@@ -207,7 +214,15 @@ class ChainCLI(LightningCLI):
         project = self.config.wandb_project if self.config.finish is None else None
         if own is None and project:
             name = f"{self.config.name}-{self.folder.name}"
-            loggers.append(wandb_logger(self.folder, name, project))
+            run = wandb_run(
+                self.folder,
+                name,
+                project,
+                self.settings,
+                continues=self.resumed is not None,
+                draws=self.config.wandb_draws,
+            )
+            loggers.append(run)
         config |= {
             "logger": loggers,
             "callbacks": [*(config.get("callbacks") or []), *callbacks],
@@ -335,9 +350,7 @@ def _fit(cli: ChainCLI) -> None:
             ckpt_path=str(cli.resumed) if cli.resumed else None,
             weights_only=True,
         )
-        finish(
-            cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints, cli.arguments
-        )
+        finish(cli.trainer, cli.model, cli.folder, cli.config.name, cli.checkpoints, cli.arguments)
     except (RuntimeError, EOFError, OSError):
         found = cli.ranks.lost() if cli.trainer.world_size > 1 else None
         if found is None:
@@ -373,7 +386,8 @@ def _value(arguments: list[str], option: str) -> str | None:
 
 def _says_something(record: logging.LogRecord) -> bool:
     talk = (
-        r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree|`max_steps=.*reached"
+        r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree|"
+        "`max_steps=.*reached|Restored all states"
     )
     return not re.search(talk, record.getMessage())
 

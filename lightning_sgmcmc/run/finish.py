@@ -12,9 +12,11 @@ from lightning.pytorch.loggers import WandbLogger
 
 from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.run import remedy, results, table
 from lightning_sgmcmc.run.figures import draw_all
 from lightning_sgmcmc.run.loggers import CSVLog
+from lightning_sgmcmc.run.wandb_run import WandbRun, numbers
 
 
 def finish(
@@ -52,7 +54,7 @@ def finish(
     figures.mkdir(exist_ok=True)
     for title, figure in draw_all(folder, module).items():
         figure.savefig(figures / f"{title}.png", dpi=130)
-    _send(trainer, content, figures)
+    _send(trainer, content, module.kept, figures)
     summary = module.summary(content) if content["metrics"] else []
     command = None
     if arguments and checkpoints.settings is not None:
@@ -95,28 +97,16 @@ def _keep_fuller(folder: Path, num_draws: int) -> None:
         )
 
 
-def _numbers(prefix: str, value: Any) -> dict[str, float]:
-    """Return the numbers in nested dicts by names joined with slashes."""
-    if isinstance(value, dict):
-        parts = [_numbers(f"{prefix}/{key}", item) for key, item in value.items()]
-        return {name: number for part in parts for name, number in part.items()}
-    return {prefix: value} if isinstance(value, (int, float)) else {}
-
-
-def _send(trainer: L.Trainer, content: dict[str, Any], figures: Path) -> None:
+def _send(trainer: L.Trainer, content: dict[str, Any], kept: KeptDraws, figures: Path) -> None:
     """Send final metrics and figures to the loggers that take them."""
-    flat = {
-        f"final/{kind}/{name}": value
-        for kind, values in content["metrics"].items()
-        for name, value in values.items()
-    } | _numbers("diagnostics", content["diagnostics"])
     for logger in trainer.loggers:
-        if not isinstance(logger, CSVLog):
-            logger.log_metrics(flat, step=trainer.global_step)
-        images = sorted(figures.glob("*.png"))
-        if hasattr(logger, "log_image"):
-            for image in images:
-                logger.log_image(f"figures/{image.stem}", [str(image)])
+        if isinstance(logger, WandbRun):
+            logger.close(content, kept)
+        elif not isinstance(logger, CSVLog):
+            logger.log_metrics(numbers(content), step=trainer.global_step)
+            if hasattr(logger, "log_image"):
+                for image in sorted(figures.glob("*.png")):
+                    logger.log_image(f"figures/{image.stem}", [str(image)])
         logger.finalize("success")
-        if isinstance(logger, WandbLogger):
+        if isinstance(logger, WandbLogger) and not isinstance(logger, WandbRun):
             logger.experiment.finish()
