@@ -126,7 +126,7 @@ class ChainCheckpoint(Checkpoint):
         """
         step = trainer.global_step
         stops = self._stops(trainer)
-        if stops or step % self.every == 0 or step == trainer.max_steps:
+        if stops or step % self.every == 0 or step == trainer.max_steps or trainer.should_stop:
             self._save(trainer)
         if stops and step != trainer.max_steps:
             raise RunStoppedError(stops, step)

@@ -75,6 +75,7 @@ class ChainCLI(LightningCLI):
         stop: What a signal asks of the run; None where nobody listens outside its steps.
         held: Where the run's folder is held, and released on leaving; None for as long as the
             process lives.
+        callbacks: Of the trainer, beside those of the configuration.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class ChainCLI(LightningCLI):
         args: Sequence[str],
         stop: StopSignal | None = None,
         held: ExitStack | None = None,
+        callbacks: Sequence[L.Callback] = (),
     ) -> None:
+        self._callbacks = callbacks
         self._configs, self._stop, self._held = configs, stop, held or ExitStack()
         self.arguments = list(args)
         self.resumed: Path | None = None
@@ -205,7 +208,7 @@ class ChainCLI(LightningCLI):
         self.checkpoints = ChainCheckpoint(
             self.config.checkpoint_every, self._stop, self.settings, self.changes
         )
-        callbacks: list[L.Callback] = [self.checkpoints]
+        callbacks: list[L.Callback] = [*self._callbacks, self.checkpoints]
         if self.config.finish is not None:
             callbacks.append(NoStep())
         if config.get("enable_progress_bar") is not False:
@@ -271,12 +274,17 @@ class ChainCLI(LightningCLI):
         write_beside(self.folder / "config.yaml", text)
 
 
-def main(configs: Path, args: Sequence[str] | None = None) -> Path:
+def main(
+    configs: Path,
+    args: Sequence[str] | None = None,
+    callbacks: Sequence[L.Callback] = (),
+) -> Path:
     """Run what the command line says.
 
     Args:
         configs: Folder of the tasks' YAML files.
         args: The command line without the program's name; None takes ``sys.argv``.
+        callbacks: Of the trainer, beside those of the configuration.
 
     Returns:
         The run's folder, which is also the last line printed.
@@ -286,7 +294,7 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         checked = _value(arguments, "--check")
         if checked is not None:
             return _check(Path(checked))
-        cli = _run(configs, arguments, guard)
+        cli = _run(configs, arguments, guard, callbacks)
         folder = cli.folder
         if cli.config.until is not None:
             rounds = Rounds(lambda more: _run(configs, more, guard).folder, cli.config.max_time)
@@ -307,14 +315,16 @@ def _check(folder: Path) -> Path:
     return folder
 
 
-def _run(configs: Path, arguments: list[str], guard: Guard) -> ChainCLI:
+def _run(
+    configs: Path, arguments: list[str], guard: Guard, callbacks: Sequence[L.Callback] = ()
+) -> ChainCLI:
     """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
     with ExitStack() as held, StopSignal() as stop, guard:
         cli: ChainCLI | None = None
         try:
-            cli = _build(configs, arguments, stop, held)
+            cli = _build(configs, arguments, stop, held, callbacks)
             guard.folder = cli.folder
             _fit(cli)
         except RunStoppedError as error:
@@ -326,10 +336,16 @@ def _run(configs: Path, arguments: list[str], guard: Guard) -> ChainCLI:
     return cli
 
 
-def _build(configs: Path, arguments: list[str], stop: StopSignal, held: ExitStack) -> ChainCLI:
+def _build(
+    configs: Path,
+    arguments: list[str],
+    stop: StopSignal,
+    held: ExitStack,
+    callbacks: Sequence[L.Callback],
+) -> ChainCLI:
     program, sys.argv = sys.argv, [sys.argv[0]]  # LightningCLI warns when both are given
     try:
-        cli = ChainCLI(configs, arguments, stop, held)
+        cli = ChainCLI(configs, arguments, stop, held, callbacks)
     finally:
         sys.argv = program
     check_number(cli.trainer)
