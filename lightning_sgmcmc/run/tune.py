@@ -273,17 +273,16 @@ def _output_to(path: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [(number, os.dup(number)) for number in (1, 2)]
-    with path.open("ab") as file:
+    with path.open("a", buffering=1) as file:
         for number, _ in kept:
             os.dup2(file.fileno(), number)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, own in kept:
-            os.dup2(own, number)
-            os.close(own)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield
+        finally:
+            for number, own in kept:
+                os.dup2(own, number)
+                os.close(own)
 
 
 class _Parser(argparse.ArgumentParser):

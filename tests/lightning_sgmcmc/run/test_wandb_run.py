@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import wandb
+import yaml
+from wandb.wandb_agent import Agent
 
 from lightning_sgmcmc.run import cli
 from lightning_sgmcmc.run.wandb_run import wandb_has_key, wandb_run
-from tests.test_cli import TOY
+from tests.test_cli import ROOT, TOY
 
 
 @pytest.fixture
@@ -112,6 +114,40 @@ def test_the_id_of_an_agent_comes_first(configs: Path, monkeypatch: Any) -> None
     monkeypatch.setenv("WANDB_RUN_ID", "agents01")
     folder = cli.main(configs, ["--task", "toy", "--out", "tracked"])
     assert list((folder / "wandb").glob("offline-run-*-agents01"))
+
+
+def test_an_agent_runs_the_shipped_sweep(home: Path, monkeypatch: Any) -> None:
+    """W&B's own agent builds the command; only the server that hands out runs is missing."""
+    sweep = yaml.safe_load((ROOT / "configs" / "sweeps" / "pde_source.yaml").read_text())
+    short = ["--data.num_samples=60", "--data.num_val=20", "--model.burn_in=20",
+             "--model.burn_in_optimizer.steps=10", "--model.thinning=2",
+             "--trainer.max_steps=40"]  # fmt: skip
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_RUN_GROUP"):
+        monkeypatch.setenv(name, "")  # so that what the agent leaves there is taken back
+        monkeypatch.delenv(name)
+    programs = Path(sys.executable).parent
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_SWEEP_ID": "abc",
+        "WANDB_DIR": str(home),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(home)
+    chosen = {"model.step_fraction": 0.05, "model.sampler.momentum": 0.98, "seed_everything": 2}
+    agent = Agent(api=None, queue=None)
+    agent._sweep_command = [*sweep["command"][:-1], *short, "${args}"]
+    args = {name: {"value": value} for name, value in chosen.items()}
+    agent._command_run({"type": "run", "run_id": "swept", "program": None, "args": args})
+    assert agent._run_processes["swept"].wait() == 0
+    (file,) = home.glob("runs/pde_source/*/wandb/offline-run-*-swept/*.wandb")
+    found = records(file)
+    begun = of(found, "run")[0]
+    assert begun["sweep_id"] == "abc"
+    assert chosen.items() <= begun["config"]["update"].items()
+    followed = [r["item"] for r in of(found, "history") if sweep["metric"]["name"] in r["item"]]
+    assert len(followed) == 10  # at every draw, so that hyperband can fire
 
 
 def test_a_chain_that_fails_leaves_the_process_to_the_next_run(configs: Path) -> None:
