@@ -210,3 +210,20 @@ def test_laws_are_those_of_wandb(tmp_path: Path) -> None:
     }
     assert "--f=true" in found.arguments
     assert found.options({"a": 2, "d": None}) == ["--a=2", "--d=null"]
+
+
+def test_the_page_shows_commands_and_a_file_that_are_taken(configs: Path) -> None:
+    page = (ROOT / "docs" / "tuning.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    Path("my.yaml").write_text(text)
+    found = sweep.read(Path("my.yaml"))
+    assert found.arguments[:3] == ("--task", "class_table", "--data.num_val=0.2")
+    assert (found.min_iter, found.eta) == (20, 3)
+    commands = re.findall(r"^sgmcmc tune (.*?)(?:  .*)?$", page, re.M)
+    assert len(commands) == 4
+    for line in commands:
+        given, more = tune._parse(line.split())
+        space = sweep.read(sweep.find(ROOT / "configs", given.sweep), more)
+        with pytest.raises(SystemExit) as stop:
+            cli.main(ROOT / "configs", [*space.arguments, "--print_config"])
+        assert stop.value.code == 0
