@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 
 from lightning_sgmcmc import __version__
 from lightning_sgmcmc.run import help as run_help
@@ -18,6 +19,7 @@ Samples the posterior of neural networks by stochastic-gradient MCMC.
 
 commands:
   train       run a task                      sgmcmc train --task pde_source
+  tune        search for its parameters       sgmcmc tune pde_source --trials 30
   check       look for damage in its files    sgmcmc check RUN_FOLDER
   generate    make a data set of Darcy flows  sgmcmc generate permeability --out FILE
   reproduce   run a published experiment      sgmcmc reproduce table1 --list
@@ -62,6 +64,14 @@ def train(arguments: list[str]) -> int:
     return 0
 
 
+def tune(arguments: list[str]) -> int:
+    """Search for the parameters of a task."""
+    if find_spec("optuna") is None:
+        return refuse("tune needs Optuna: pip install 'lightning-sgmcmc[tune]'")
+    import_module("lightning_sgmcmc.run.tune").main(CONFIGS, arguments)
+    return 0
+
+
 def check(arguments: list[str]) -> int:
     """Look for damage in the files of a run."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
@@ -91,6 +101,7 @@ def refuse(message: str) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "tune": tune,
     "check": check,
     "generate": generate,
     "reproduce": reproduce,

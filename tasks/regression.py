@@ -21,6 +21,8 @@ Batch = tuple[Tensor, Tensor]
 #: Ways to set sigma other than a number, and those of them that follow the training residuals.
 NOISES = ("learned", "residuals", "held_out")
 FOLLOWING = ("residuals", "held_out")
+#: Examples whose error is shown while several chains run.
+_SHOWN = 256
 
 
 class RegressionTask(SGMCMCModule):
@@ -349,6 +351,36 @@ class RegressionTask(SGMCMCModule):
             "weights_share_of_variance": float((of_weights**2).mean() / (std**2).mean()),
         }
 
+    def progress(self) -> dict[str, float]:
+        """Return the error of the last step where it is known, sigma unless it is given, the NLL.
+
+        The error is the root mean square of the residuals (y - f) / (p n). The NLL alone would not
+        do: it moves with sigma.
+        """
+        residual = self._residual if self.chain.stack is None else self._residual_of_chains()
+        error = {} if residual is None else {"error": float(residual.square().mean().sqrt())}
+        sigma = {"sigma": self._present_sigma()} if isinstance(self.noise, str) else {}
+        return error | sigma | super().progress()
+
+    def _residual_of_chains(self) -> Tensor | None:
+        """Return the residuals of some examples of the last minibatch, of several chains."""
+        stream = self.chain.stream
+        if stream is None or self.chain.collapse_head or not self.chain.steps:
+            return None
+        axis = 1 if stream.stacked else 0
+        batch = tuple(
+            t.narrow(axis, 0, min(t.shape[axis], _SHOWN)) for t in stream.at(self.chain.steps - 1)
+        )
+        with torch.no_grad():
+            residual: Tensor = self.chain.evaluate("residual", batch, stream.stacked)
+        return residual
+
+    def _present_sigma(self) -> float:
+        """Return sigma, the mean over chains where it is sampled."""
+        states = [self.chain.state(k).get("log_noise") for k in range(self.chain.num_chains)]
+        sampled = [math.exp(float(s)) for s in states if s is not None]
+        return sum(sampled) / len(sampled) if sampled else self.sigma
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log NLL and relative error of the current weights."""
         super().validation_step(batch, batch_idx)
@@ -359,9 +391,7 @@ class RegressionTask(SGMCMCModule):
         self.log(
             "val/relative_l2_mean_percent", error.mean(), batch_size=len(error), sync_dist=True
         )
-        states = [self.chain.state(k).get("log_noise") for k in range(self.chain.num_chains)]
-        sampled = [math.exp(float(s)) for s in states if s is not None]
-        self.log("noise_scale", sum(sampled) / len(sampled) if sampled else self.sigma)
+        self.log("noise_scale", self._present_sigma())
 
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale and how it was had."""

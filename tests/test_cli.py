@@ -129,7 +129,9 @@ def test_a_run_is_labelled_by_what_was_built(configs: Path, capsys: Any) -> None
     assert said["metric"] == {"name": "Identity", "state": "constant", "arguments": {}}
     assert said["step"]["schedule"] == "ConstantStep()"
     assert said["batches"] == "reshuffled"
-    rows = capsys.readouterr().out.split("\n\n")[-2].splitlines()
+    said, table = capsys.readouterr().out.split("\n\n")[-3:-1]
+    assert said.strip().startswith("Verdict: not yet a sample of the target\n  - ")
+    rows = table.splitlines()
     assert re.fullmatch(rf"  chain +{re.escape(label)}", rows[0])
     cli.main(configs, ["--config", str(folder / "config.yaml"), "--out", "second"])
     run(configs, "--out", "third", "--checkpoint_every=10", "--trainer.max_steps=23", *new)
@@ -374,13 +376,17 @@ SWEEPS = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
 def test_sweep_parameters_are_options_of_the_task(path: Path, capsys: Any) -> None:
     sweep = yaml.safe_load(path.read_text())
-    fixed = [a for a in sweep["command"] if not a.startswith("${")]
+    words = sweep["command"]
+    fixed = [a for a in words[words.index("train") + 1 :] if not a.startswith("${")]
     for name, parameter in sweep["parameters"].items():
         value = parameter["values"][0] if "values" in parameter else parameter["min"]
         with pytest.raises(SystemExit) as stop:
             cli.main(ROOT / "configs", [*fixed, f"--{name}={value}", "--print_config"])
         assert stop.value.code == 0, name
-        assert str(value) in capsys.readouterr().out
+        found = yaml.safe_load(capsys.readouterr().out)
+        for key in name.split("."):
+            found = found["init_args"][key] if key not in found else found[key]
+        assert found == (yaml.safe_load(value) if isinstance(value, str) else value)
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)

@@ -114,7 +114,7 @@ class StepSize:
                         "with minibatches and the step variances are at most "
                         f"{100 * worst.value:.2g} % off on a Gaussian, {worst.where}"
                     )
-            if chain.steps in (chain.optimizer_steps, chain.draws.burn_in):
+            if chain.steps == chain.draws.burn_in:  # earlier ones are shown by the progress
                 rank_zero_info(
                     f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g} "
                     f"(lambda_max of C H is {eigenvalue:.3g}); {why}"

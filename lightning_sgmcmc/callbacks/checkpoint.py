@@ -134,7 +134,8 @@ class ChainCheckpoint(Checkpoint):
         """
         step, loop = trainer.global_step, trainer.fit_loop
         self._stopped_by = self._stops(trainer)
-        self._due = bool(self._stopped_by) or step % self.every == 0 or step == trainer.max_steps
+        ends = step == trainer.max_steps or trainer.should_stop
+        self._due = bool(self._stopped_by) or step % self.every == 0 or ends
         if self._due:
             trainer._logger_connector.update_train_step_metrics()  # Lightning's turn comes later
             assert loop._data_fetcher is not None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger
 from torch import Tensor
@@ -16,10 +16,19 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
 from lightning_sgmcmc.callbacks.log import CSVLog
-from lightning_sgmcmc.callbacks.report import results
+from lightning_sgmcmc.callbacks.report import remedy, results, table
 from lightning_sgmcmc.callbacks.report.figures import draw_all
 from lightning_sgmcmc.callbacks.run import run_folder, task_of
 from lightning_sgmcmc.chain import Task
+from lightning_sgmcmc.posterior import KeptDraws
+
+
+@runtime_checkable
+class SumsUp(Protocol):
+    """A logger that takes a run's results in a form of its own."""
+
+    def sum_up(self, content: dict[str, Any], kept: KeptDraws) -> None:
+        """Take the content of ``results.json``, and the draws."""
 
 
 class Finish(L.Callback):
@@ -31,10 +40,11 @@ class Finish(L.Callback):
 
     Args:
         name: Of the task; by default that of the module's class.
+        arguments: The run's command line, which the remedy of its alarms changes.
     """
 
-    def __init__(self, name: str | None = None) -> None:
-        self.name = name
+    def __init__(self, name: str | None = None, arguments: Sequence[str] = ()) -> None:
+        self.name, self.arguments = name, arguments
         self._began = time.monotonic()
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -75,8 +85,13 @@ class Finish(L.Callback):
         figures.mkdir(exist_ok=True)
         for title, figure in draw_all(folder, task).items():
             figure.savefig(figures / f"{title}.png", dpi=130)
-        _send(trainer, content, figures)
-        _print_table(task, content)
+        _send(trainer, content, task.kept, figures)
+        summary = task.summary(content) if content["metrics"] else []
+        settings = checkpoints[0].settings if checkpoints else None
+        command = None
+        if self.arguments and settings is not None:
+            command = remedy.command(folder, dict(settings), content, self.arguments)
+        print(f"\n{table.text(content, summary, command)}\n")
         summed_up = any(isinstance(callback, NoStep) for callback in callbacks)
         if not content["num_draws"] and not summed_up:
             raise ValueError(
@@ -92,24 +107,6 @@ def _device_of_data(task: Task) -> torch.device:
     batches = [held_out.first for held_out in sets] + ([stream.tensors] if stream else [])
     tensors = [leaf for leaf in tree_leaves(batches) if isinstance(leaf, Tensor)]
     return tensors[0].device if tensors else task.chain.device
-
-
-def _print_table(task: Task, content: dict[str, Any]) -> None:
-    """Print what came out, and what is to be said of it."""
-    rows = [("chain", content["sampler"]["label"])]
-    rows += task.summary(content) if content["metrics"] else []
-    chains = content["num_chains"]
-    of_each = f" of each of {chains} chains" if chains > 1 else ""
-    rows.append(("draws kept", f"{content['num_draws']}{of_each}"))
-    rows += _diagnostic_rows(content["diagnostics"], task.chain.sampler.temperature)
-    rows.append(("time", f"{content['wall_seconds'] / 60:.1f} min"))
-    width = max(len(row) for row, _ in rows)
-    print()
-    for row, value in rows:
-        print(f"  {row:<{width}}  {value}")
-    for note in content["diagnostics"]["notes"] + content["diagnostics"]["alarms"]:
-        print(f"  Note: {note}")
-    print()
 
 
 class NoStep(L.Callback):
@@ -140,49 +137,15 @@ def _keep_fuller(folder: Path, num_draws: int) -> None:
         )
 
 
-def _diagnostic_rows(found: dict[str, Any], stated: float) -> list[tuple[str, str]]:
-    """Return the rows that say how good a sample the draws are."""
-    rows = []
-    predictive = found.get("predictive", {})
-    if np.isfinite(predictive.get("deviation_over_true", np.nan)):
-        value, error = predictive["deviation_over_true"], predictive["deviation_over_true_error"]
-        rows.append(("predictive deviation over the true one", f"{value:.3f} +- {error:.2g}"))
-    elif "kinetic_temperature" in found:
-        text = f"{found['kinetic_temperature']:.3f} (stated {stated:g})"
-        rows.append(("kinetic temperature", text))
-    elif np.isfinite(found.get("configurational_temperature", {}).get("value", np.nan)):
-        measured = found["configurational_temperature"]
-        text = f"{measured['value']:.3f} +- {measured['standard_error']:.2g} (stated {stated:g})"
-        rows.append(("configurational temperature", text))
-    mixing = found.get("mixing", {})
-    space = next((name for name in ("predictions", "weights") if name in mixing), None)
-    if space is not None and mixing[space]["rhat"] is not None:
-        rhat, size = mixing[space]["rhat"], mixing[space]["ess_bulk"]
-        text = f"{rhat['median']:.3f} (95 % below {rhat['q95']:.3f}), ESS {size['median']:.0f}"
-        rows.append((f"R-hat of {space}, median", text))
-    return rows
-
-
-def _numbers(prefix: str, value: Any) -> dict[str, float]:
-    """Return the numbers in nested dicts by names joined with slashes."""
-    if isinstance(value, dict):
-        parts = [_numbers(f"{prefix}/{key}", item) for key, item in value.items()]
-        return {name: number for part in parts for name, number in part.items()}
-    return {prefix: value} if isinstance(value, (int, float)) else {}
-
-
-def _send(trainer: L.Trainer, content: dict[str, Any], figures: Path) -> None:
+def _send(trainer: L.Trainer, content: dict[str, Any], kept: KeptDraws, figures: Path) -> None:
     """Send final metrics and figures to the loggers that take them."""
-    flat = {
-        f"final/{kind}/{name}": value
-        for kind, values in content["metrics"].items()
-        for name, value in values.items()
-    } | _numbers("diagnostics", content["diagnostics"])
     for logger in trainer.loggers:
-        if not isinstance(logger, CSVLog):
-            logger.log_metrics(flat, step=trainer.global_step)
-        for image in sorted(figures.glob("*.png")):
-            _send_image(logger, image, trainer.global_step)
+        if isinstance(logger, SumsUp):
+            logger.sum_up(content, kept)
+        elif not isinstance(logger, CSVLog):
+            logger.log_metrics(table.numbers(content), step=trainer.global_step)
+            for image in sorted(figures.glob("*.png")):
+                _send_image(logger, image, trainer.global_step)
         logger.finalize("success")
 
 

@@ -108,6 +108,10 @@ class Task(Report, nn.Module):
             )
         return self.law(batch[0])
 
+    def progress(self) -> dict[str, float]:
+        """Return the numbers, by name, that are shown of the last step while the chain runs."""
+        return {"nll": float(self.chain.last_loss.mean())}
+
     def moments(self, x: Any) -> tuple[Tensor, ...]:
         """Return mean and, where the law has one, noise of the law of inputs x."""
         law = self.law(x)

@@ -33,10 +33,10 @@ from lightning_sgmcmc.run.config_file import read_config, write_config
 from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.errors import Guard, fail
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
-from lightning_sgmcmc.run.loggers import wandb_logger
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.until import Rounds
+from lightning_sgmcmc.run.wandb_run import WandbRun, wandb_run
 from lightning_sgmcmc.run.yaml_check import check_yaml
 
 
@@ -76,6 +76,7 @@ class ChainCLI(LightningCLI):
         stop: What a signal asks of the run; None where nobody listens outside its steps.
         held: Where the run's folder is held, and released on leaving; None for as long as the
             process lives.
+        callbacks: Of the trainer, beside those of the configuration.
     """
 
     def __init__(
@@ -84,8 +85,11 @@ class ChainCLI(LightningCLI):
         args: Sequence[str],
         stop: StopSignal | None = None,
         held: ExitStack | None = None,
+        callbacks: Sequence[L.Callback] = (),
     ) -> None:
+        self._callbacks = callbacks
         self._configs, self._stop, self._held = configs, stop, held or ExitStack()
+        self.arguments = list(args)
         self.resumed: Path | None = None
         super().__init__(
             model_class=SGMCMCModule,
@@ -160,6 +164,12 @@ class ChainCLI(LightningCLI):
             default="lightning-sgmcmc",
             help="project in Weights & Biases; null for none",
         )
+        parser.add_argument(
+            "--wandb_draws",
+            type=bool,
+            default=False,
+            help="send the draws to Weights & Biases with the results",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the command line, and say what a class took over from the one it replaces."""
@@ -199,7 +209,8 @@ class ChainCLI(LightningCLI):
         self.checkpoints = ChainCheckpoint(
             self.config.checkpoint_every, self._stop, self.settings, self.changes
         )
-        callbacks: list[L.Callback] = [self.checkpoints, Finish(self.config.name)]
+        finish = Finish(self.config.name, self.arguments)
+        callbacks: list[L.Callback] = [*self._callbacks, self.checkpoints, finish]
         if self.config.finish is not None:
             callbacks.append(NoStep())
         if config.get("enable_progress_bar") is not False:
@@ -208,7 +219,15 @@ class ChainCLI(LightningCLI):
         project = self.config.wandb_project if self.config.finish is None else None
         if own is None and project:
             name = f"{self.config.name}-{self.folder.name}"
-            loggers.append(wandb_logger(self.folder, name, project))
+            run = wandb_run(
+                self.folder,
+                name,
+                project,
+                self.settings,
+                continues=self.resumed is not None,
+                draws=self.config.wandb_draws,
+            )
+            loggers.append(run)
         config |= {
             "logger": loggers,
             "callbacks": [*(config.get("callbacks") or []), *callbacks],
@@ -256,12 +275,17 @@ class ChainCLI(LightningCLI):
         write_config(self.folder / "config.yaml", self.settings)
 
 
-def main(configs: Path, args: Sequence[str] | None = None) -> Path:
+def main(
+    configs: Path,
+    args: Sequence[str] | None = None,
+    callbacks: Sequence[L.Callback] = (),
+) -> Path:
     """Run what the command line says.
 
     Args:
         configs: Folder of the tasks' YAML files.
         args: The command line without the program's name; None takes ``sys.argv``.
+        callbacks: Of the trainer, beside those of the configuration.
 
     Returns:
         The run's folder, which is also the last line printed.
@@ -271,7 +295,7 @@ def main(configs: Path, args: Sequence[str] | None = None) -> Path:
         checked = _value(arguments, "--check")
         if checked is not None:
             return _check(Path(checked))
-        cli = _run(configs, arguments, guard)
+        cli = _run(configs, arguments, guard, callbacks)
         folder = cli.folder
         if cli.config.until is not None:
             rounds = Rounds(lambda more: _run(configs, more, guard).folder, cli.config.max_time)
@@ -292,14 +316,16 @@ def _check(folder: Path) -> Path:
     return folder
 
 
-def _run(configs: Path, arguments: list[str], guard: Guard) -> ChainCLI:
+def _run(
+    configs: Path, arguments: list[str], guard: Guard, callbacks: Sequence[L.Callback] = ()
+) -> ChainCLI:
     """Run one chain, or several at once, to the end."""
     arguments = _with_config_of_resumed_run(arguments)
     _quiet()
     with ExitStack() as held, StopSignal() as stop, guard:
         cli: ChainCLI | None = None
         try:
-            cli = _build(configs, arguments, stop, held)
+            cli = _build(configs, arguments, stop, held, callbacks)
             guard.folder = cli.folder
             _fit(cli)
         except RunStoppedError as error:
@@ -311,10 +337,16 @@ def _run(configs: Path, arguments: list[str], guard: Guard) -> ChainCLI:
     return cli
 
 
-def _build(configs: Path, arguments: list[str], stop: StopSignal, held: ExitStack) -> ChainCLI:
+def _build(
+    configs: Path,
+    arguments: list[str],
+    stop: StopSignal,
+    held: ExitStack,
+    callbacks: Sequence[L.Callback],
+) -> ChainCLI:
     program, sys.argv = sys.argv, [sys.argv[0]]  # LightningCLI warns when both are given
     try:
-        cli = ChainCLI(configs, arguments, stop, held)
+        cli = ChainCLI(configs, arguments, stop, held, callbacks)
     finally:
         sys.argv = program
     check_number(cli.trainer)
@@ -347,8 +379,8 @@ def _fit(cli: ChainCLI) -> None:
 
 def _end_wandb(trainer: L.Trainer) -> None:
     """End the run at W&B; in a script it is the user's, who may go on with it."""
-    for logger in trainer.loggers:
-        if isinstance(logger, WandbLogger) and trainer.is_global_zero:
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        if isinstance(logger, WandbLogger) and not isinstance(logger, WandbRun):
             logger.experiment.finish()
 
 
@@ -378,7 +410,10 @@ def _value(arguments: list[str], option: str) -> str | None:
 
 
 def _says_something(record: logging.LogRecord) -> bool:
-    talk = r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree"
+    talk = (
+        r"(GPU|TPU|HPU)s? available|Tip: |LitLogger|litlogger|Seed set|_pytree|"
+        "`max_steps=.*reached|Restored all states"
+    )
     return not re.search(talk, record.getMessage())
 
 

@@ -29,6 +29,7 @@ MAY_CHANGE = (
     "trainer.num_nodes",
     "trainer.profiler",
     "trainer.strategy",
+    "wandb_draws",
     "wandb_project",
 )
 
@@ -55,7 +56,7 @@ def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
     if before is None:  # the run was not started by the command line
         return []
     found: list[Change] = json.loads(content["sgmcmc_changes"])
-    old, new = _named(before), _named(settings)
+    old, new = named(before), named(settings)
     for name in sorted(old.keys() | new.keys(), key=lambda n: (not n.endswith("class_path"), n)):
         values = old.get(name), new.get(name)
         if values[0] == values[1]:
@@ -72,13 +73,18 @@ def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
     return found
 
 
-def _named(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by the dotted names of the command line."""
+def named(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by the dotted names of the command line.
+
+    Args:
+        settings: Mappings within mappings; those of a class have ``class_path`` and ``init_args``.
+        prefix: Of all names.
+    """
     if not isinstance(settings, Mapping) or not settings:
         return {prefix.removesuffix("."): settings}
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= _named(value, prefix if key == "init_args" else f"{prefix}{key}.")
+        found |= named(value, prefix if key == "init_args" else f"{prefix}{key}.")
     return found
 
 

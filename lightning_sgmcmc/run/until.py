@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sgmcmc.callbacks.report import results
+from lightning_sgmcmc.callbacks.report.remedy import changed_options, is_anew
 from lightning_sgmcmc.run.config_file import read_config
 
 # Steps that a round has to add, relative to those so far, to be worth it.
@@ -49,11 +50,11 @@ class Rounds:
             more = self._steps(content, steps, seconds)
             if more is None:
                 break
-            remedy = content["diagnostics"]["remedy"]
-            anew = remedy["lr"] != 1 or remedy["whole_data"]
+            anew = is_anew(content)
             if anew:
                 spent, number = spent + content["num_gradients"], number + 1
-                arguments = _anew(folder, config, content, more / planned)
+                arguments = ["--config", str(folder / "config.yaml")]
+                arguments += changed_options(config, content, more / planned)
                 planned = more
                 folder = first.with_name(f"{first.name}-{number}")
                 arguments += ["--out", str(folder)]
@@ -75,38 +76,13 @@ class Rounds:
         """Return the steps of the next round in the time left, None where they are too few."""
         remedy = content["diagnostics"]["remedy"]
         wanted = int(steps * remedy["steps"])
-        anew = remedy["lr"] != 1 or remedy["whole_data"]
+        anew = is_anew(content)
         if self._minutes is None:
             return wanted
         left = self._minutes * 60 - (time.monotonic() - self._began)
         affordable = int(max(left, 0.0) * steps / seconds) + (0 if anew else steps)
         longest = min(wanted, affordable)
         return longest if longest >= (0.5 if anew else _WORTH) * steps else None
-
-
-def _anew(folder: Path, config: dict[str, Any], content: dict[str, Any], share: float) -> list[str]:
-    """Return the command line of a new chain with the remedy's step size and minibatches.
-
-    Args:
-        folder: Of the present chain.
-        config: Its configuration.
-        content: Its results.
-        share: Steps of the new chain over those that the present burn-in was chosen for.
-    """
-    remedy = content["diagnostics"]["remedy"]
-    model = config["model"]["init_args"]
-    arguments = ["--config", str(folder / "config.yaml")]
-    factor = remedy["lr"]
-    if remedy["whole_data"]:
-        arguments.append("--data.sampling=full")
-    if factor != 1 and model["sampler"]["init_args"]["lr"] == "auto":
-        arguments.append(f"--model.step_fraction={min(0.5, model['step_fraction'] * factor)}")
-    elif factor != 1:
-        arguments.append(f"--model.sampler.lr={content['diagnostics']['step_size'] * factor}")
-    optimizer = model.get("burn_in_optimizer") or {}
-    fixed = int(optimizer.get("init_args", optimizer).get("steps", 0))
-    burn_in = fixed + round((int(model["burn_in"]) - fixed) * max(1.0, share))
-    return [*arguments, f"--model.burn_in={burn_in}"]
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

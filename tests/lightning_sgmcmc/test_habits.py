@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +207,9 @@ class Logs(LawToy):
 def test_the_bar_shows_the_chain_and_what_a_task_logs(tmp_path: Path, capsys: Any) -> None:
     run, _ = fit(tmp_path, Logs(), enable_progress_bar=True)
     assert isinstance(run.progress_bar_callback, ChainProgress)
-    said = capsys.readouterr().out
-    assert "sampling 40/40  nll" in said
-    assert "draws 6  norm " in said
+    said = capsys.readouterr().err
+    assert "sampling  40/40  nll" in said
+    assert re.search(r"  norm \S+  lr \S+  draws 6", said)
     assert "v_num" not in said
     assert "Epoch" not in said
 

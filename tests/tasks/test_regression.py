@@ -104,6 +104,47 @@ def test_learned_scale_moves_with_the_chain(tmp_path: Path) -> None:
     assert module.sigma != 1.0
 
 
+@pytest.mark.parametrize("chains", [1, 3])
+def test_what_is_shown_is_the_error_and_sigma_of_the_last_step(tmp_path: Path, chains: int) -> None:
+    """Of the minibatch that the last step saw; asking for it leaves the chain as it was."""
+    shown: list[dict[str, float]] = []
+
+    class Shown(Scaled):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            if batch_idx and asks:
+                shown.append(self.progress())
+
+    def fitted(folder: Path) -> Shown:
+        torch.manual_seed(0)
+        chain: dict[str, Any] = {"burn_in": 2, "draw_budget": 0, "num_chains": chains}
+        module = Shown(nn.Linear(3, 1), partial(SAMPLER, seed=1), noise="learned", **chain)
+        trainer(folder, 4, limit_val_batches=0).fit(module, datamodule=CubedData())
+        return module
+
+    asks = True
+    module = fitted(tmp_path / "asked")
+    asks = False
+    alone = fitted(tmp_path / "alone")
+    for k in range(chains):
+        a, b = module.chain.state(k), alone.chain.state(k)
+        assert all(torch.equal(a[name], b[name]) for name in a)
+    assert len(shown) == 3
+    assert module.chain.stream is not None
+    x, y = module.chain.stream.at(module.chain.steps - 1)
+    squares, sigmas = [], []
+    for k in range(chains):
+        state = {name: value.detach() for name, value in module.chain.state(k).items()}
+        own = slice(None) if x.ndim == 2 else k
+        f = x[own] @ state["net.weight"].T + state["net.bias"]
+        squares.append((((y[own] - f) / (1 + x[own][:, :1].abs())) ** 2).mean())
+        sigmas.append(state["log_noise"].exp())
+    found = module.progress()
+    assert list(found) == ["error", "sigma", "nll"]
+    assert found["sigma"] == pytest.approx(float(torch.stack(sigmas).mean()))
+    if chains > 1:  # a single one shows the error before its last move
+        assert found["error"] == pytest.approx(float(torch.stack(squares).mean().sqrt()), rel=1e-5)
+
+
 @pytest.mark.parametrize("quantile", [0.3, 0.9])
 def test_band_holds_its_fraction_of_the_training_residuals(tmp_path: Path, quantile: float) -> None:
     """Where burn-in ends, exactly, though the residuals are far from normal."""

@@ -1,0 +1,111 @@
+"""The command that follows the remedy of a run's alarms."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+#: Options of a run that has begun, or that a new one has of its own.
+_OF_ONE_RUN = ("--out", "--ckpt_path", "--finish", "--until", "--max_time", "--print_config")
+
+
+def is_anew(content: dict[str, Any]) -> bool:
+    """Return whether a remedy begins a new chain, because earlier draws are of another target.
+
+    Args:
+        content: Of the run's ``results.json``, which has a remedy.
+    """
+    remedy = content["diagnostics"]["remedy"]
+    return bool(remedy["lr"] != 1 or remedy["whole_data"])
+
+
+def changed_options(
+    config: dict[str, Any], content: dict[str, Any], share: float, digits: int = 17
+) -> list[str]:
+    """Return the options of a new chain with the remedy's step size and minibatches.
+
+    Args:
+        config: Configuration of the present chain.
+        content: Its results.
+        share: Steps of the new chain over those that the present burn-in was chosen for.
+        digits: Of the step size; 17 are all.
+    """
+    remedy = content["diagnostics"]["remedy"]
+    model = config["model"]["init_args"]
+    arguments, factor = [], remedy["lr"]
+    if remedy["whole_data"]:
+        arguments.append("--data.sampling=full")
+    if factor != 1 and model["sampler"]["init_args"]["lr"] == "auto":
+        fraction = min(0.5, model["step_fraction"] * factor)
+        arguments.append(f"--model.step_fraction={_rounded(fraction, digits)}")
+    elif factor != 1:
+        step = content["diagnostics"]["step_size"] * factor
+        arguments.append(f"--model.sampler.lr={_rounded(step, digits)}")
+    optimizer = model.get("burn_in_optimizer") or {}
+    fixed = int(optimizer.get("init_args", optimizer).get("steps", 0))
+    burn_in = fixed + round((int(model["burn_in"]) - fixed) * max(1.0, share))
+    return [*arguments, f"--model.burn_in={burn_in}"]
+
+
+def command(
+    folder: Path, config: dict[str, Any], content: dict[str, Any], own: Sequence[str]
+) -> str | None:
+    """Return the command line that follows a run's remedy; None where none is known.
+
+    A longer run continues the chain. Any other remedy is the run's own command with the options
+    that change.
+
+    Args:
+        folder: Of the run.
+        config: Its configuration, of plain values.
+        content: Of its ``results.json``.
+        own: Its command line, without the program's name.
+    """
+    remedy, steps = content["diagnostics"].get("remedy"), int(config["trainer"]["max_steps"])
+    if remedy is None or steps < 1:
+        return None
+    more = int(steps * remedy["steps"])
+    if not is_anew(content):
+        if more <= steps:
+            return None
+        arguments = ["--out", str(folder), "--ckpt_path", "last"]
+        return shlex.join([*program(), *arguments, f"--trainer.max_steps={more}"])
+    changed = changed_options(config, content, more / steps, digits=4)
+    changed.append(f"--trainer.max_steps={more}")
+    names = {option.partition("=")[0] for option in changed}
+    given = [argument.partition("=")[0] for argument in own]
+    if "--ckpt_path" in given or "--finish" in given:
+        own = ["--config", str(folder / "config.yaml")]
+    kept = without(own, {*names, *_OF_ONE_RUN})
+    out = ["--out", f"{folder}-2"] if "--out" in given else []
+    return shlex.join([*program(), *kept, *changed, *out])
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def without(arguments: Sequence[str], names: set[str]) -> list[str]:
+    """Return a command line without the options of these names, and their values."""
+    kept: list[str] = []
+    skips = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if skips and not argument.startswith("--"):
+            skips = False
+            continue
+        skips = name in names and not equals
+        if name not in names:
+            kept.append(argument)
+    return kept
+
+
+def program() -> list[str]:
+    """Return how ``train`` was started, for a command that can be pasted."""
+    started = Path(sys.argv[0])
+    if started.name == "sgmcmc.py":
+        return ["python", "-m", "sgmcmc", "train"]
+    return ["python", sys.argv[0]] if started.name == "train.py" else ["sgmcmc", "train"]

@@ -1,0 +1,162 @@
+"""A study of trials in a folder, for any number of processes on one machine, and for restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from filelock import FileLock, Timeout
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from lightning_sgmcmc.run.sweep import Sweep
+
+_ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+_SHOWN = 10
+
+
+class Study:
+    """Trials of a sweep in ``DIR/study.db``, each a run in ``DIR/trial-NNN``.
+
+    A process holds the lock of its trial as long as it lives. A trial that is under way and whose
+    lock is free was stopped or killed: whoever asks next goes on with it from its checkpoint.
+
+    Args:
+        folder: DIR.
+        sweep: What is searched.
+
+    Raises:
+        ValueError: If the folder holds a study of something else.
+    """
+
+    def __init__(self, folder: Path, sweep: Sweep) -> None:
+        self.folder, self.sweep = folder, sweep
+        folder.mkdir(parents=True, exist_ok=True)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._lock = FileLock(folder / ".study.lock")
+        with self._lock:
+            # The file is shared by processes, each of which waits for the others.
+            storage = optuna.storages.RDBStorage(
+                f"sqlite:///{folder / 'study.db'}",
+                engine_kwargs={"connect_args": {"timeout": 60}},
+            )
+            self._study = optuna.create_study(
+                storage=storage,
+                study_name=sweep.name,
+                sampler=sweep.sampler(),
+                pruner=sweep.pruner(),
+                direction=sweep.goal,
+                load_if_exists=True,
+            )
+            held = self._study.user_attrs.get("sweep")
+            if held is None:
+                self._study.set_user_attr("sweep", sweep.identity)
+        if held not in (None, sweep.identity):
+            raise ValueError(
+                f"{folder} holds a study of another space, metric or command: choose another --out"
+            )
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """All trials so far."""
+        return self._study.get_trials(deepcopy=False)
+
+    @contextmanager
+    def next_trial(self, total: int) -> Iterator[Trial | None]:
+        """Hold the next trial, one that was stopped first; None where there are enough.
+
+        Args:
+            total: Number of trials that the study is to have.
+        """
+        with self._lock:
+            trial, lock = self._claim(total)
+        try:
+            yield trial
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _claim(self, total: int) -> tuple[Trial | None, FileLock | None]:
+        running = [t for t in self.trials if t.state == TrialState.RUNNING]
+        for stopped in running:
+            lock = self._lock_of(stopped.number)
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                continue
+            if stopped.params.keys() == self.sweep.space.keys():
+                return Trial(self._study, stopped._trial_id), lock
+            self._study.tell(stopped.number, state=TrialState.FAIL)  # killed while it was chosen
+            lock.release()
+        if len(running) + sum(t.state in _ENDED for t in self.trials) >= total:
+            return None, None
+        trial = self._study.ask(self.sweep.space)
+        lock = self._lock_of(trial.number)
+        lock.acquire(blocking=False)
+        return trial, lock
+
+    def _lock_of(self, number: int) -> FileLock:
+        return FileLock(self.folder / f".trial-{number:03d}.lock")
+
+    def folder_of(self, number: int) -> Path:
+        """Return the folder of a trial's run."""
+        return self.folder / f"trial-{number:03d}"
+
+    def end(self, trial: Trial, outcome: str, value: float | None) -> None:
+        """Note how a trial ended.
+
+        Args:
+            trial: The trial.
+            outcome: In words.
+            value: Of the metric, for one that gave a sample; None prunes it.
+        """
+        trial.set_user_attr("outcome", outcome)
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+        self._study.tell(trial, value, state=state)
+
+    def fail(self, trial: Trial) -> None:
+        """Note that a trial ended by a mistake or a defect."""
+        self._study.tell(trial, state=TrialState.FAIL)
+
+    def best(self) -> FrozenTrial | None:
+        """Return the best trial that gave a sample, None where none did."""
+        return next(iter(self._ranked((TrialState.COMPLETE,))), None)
+
+    def _ranked(self, states: tuple[TrialState, ...]) -> list[FrozenTrial]:
+        """Return trials of some states, those that gave a sample first, the best of each first."""
+        sign = 1 if self.sweep.goal == "minimize" else -1
+        chosen = [t for t in self.trials if t.state in states]
+        return sorted(chosen, key=lambda t: (t.state.value, sign * last_value(t), t.number))
+
+    def table(self) -> str:
+        """Return the best trials, a line each."""
+        names = [name.removeprefix("model.") for name in self.sweep.space]
+        rows = [["trial", self.sweep.metric, "draws", *names, "outcome"]]
+        ranked = self._ranked(_ENDED)
+        for trial in ranked[:_SHOWN]:
+            chosen = [_short(trial.params[name]) for name in self.sweep.space]
+            outcome = str(trial.user_attrs.get("outcome", ""))
+            draws = str(trial.last_step or 0)
+            rows.append([str(trial.number), _short(last_value(trial)), draws, *chosen, outcome])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+        lines = [
+            "  ".join(
+                [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
+            )
+            for row in rows
+        ]
+        if len(ranked) > _SHOWN:
+            lines.append(f"... and {len(ranked) - _SHOWN} more")
+        return "\n".join(f"  {line}" for line in lines)
+
+
+def last_value(trial: FrozenTrial) -> float:
+    """Return a trial's metric at its last draw, infinity where it had none."""
+    values: dict[int, float] = trial.intermediate_values
+    return values[max(values)] if values else float("inf")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,106 @@
+"""The last table: verdict first, in words, and a remedy that can be pasted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_sgmcmc.callbacks.report import remedy, table
+
+CONFIG = {
+    "model": {
+        "init_args": {
+            "sampler": {"init_args": {"lr": "auto"}},
+            "step_fraction": 0.1,
+            "burn_in": 100,
+            "burn_in_optimizer": None,
+        }
+    },
+    "trainer": {"max_steps": 1000},
+}
+
+
+def content(alarms: list[str], change: dict[str, Any] | None = None) -> dict[str, Any]:
+    nothing = {"lr": 1.0, "steps": 1.0, "whole_data": False}
+    found = {"alarms": alarms, "notes": [], "step_size": 0.01}
+    return {
+        "diagnostics": found | {"remedy": None if change is None else nothing | change},
+        "num_draws": 20,
+        "num_chains": 4,
+        "temperature": 1.0,
+        "wall_seconds": 90.0,
+        "sampler": {"label": "SGLD, no metric"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "own", "expected"),
+    [
+        (
+            {"steps": 2.5},
+            ["--task", "toy", "--out", "mine"],
+            "sgmcmc train --out mine --ckpt_path last --trainer.max_steps=2500",
+        ),
+        (
+            {"lr": 0.123456, "steps": 2.0},
+            ["--task", "toy", "--trainer.max_steps", "1000", "--model.step_fraction=0.1"],
+            "sgmcmc train --task toy --model.step_fraction=0.01235 --model.burn_in=200 "
+            "--trainer.max_steps=2000",
+        ),
+        (
+            {"whole_data": True},
+            ["--task=toy", "--out=mine", "--data.file=my file.csv"],
+            "sgmcmc train --task=toy '--data.file=my file.csv' --data.sampling=full "
+            "--model.burn_in=100 --trainer.max_steps=1000 --out mine-2",
+        ),
+        (
+            {"lr": 0.5},
+            ["--out", "mine", "--ckpt_path", "last"],
+            "sgmcmc train --config mine/config.yaml --model.step_fraction=0.05 "
+            "--model.burn_in=100 --trainer.max_steps=1000 --out mine-2",
+        ),
+        ({}, ["--task", "toy"], None),
+        (None, ["--task", "toy"], None),
+    ],
+)
+def test_a_remedy_is_the_run_s_own_command_with_what_changes(
+    change: dict[str, Any] | None, own: list[str], expected: str | None
+) -> None:
+    found = content(["wrong"], change)
+    assert remedy.command(Path("mine"), CONFIG, found, own) == expected
+
+
+def test_the_verdict_stands_first() -> None:
+    said = table.text(content(["it is hot: lower lr"]), [("nll", "0.5")], "sgmcmc train --x=1")
+    assert said.splitlines() == [
+        "  Verdict: not yet a sample of the target",
+        "  - it is hot: lower lr",
+        "  Remedy:",
+        "    sgmcmc train --x=1",
+        "",
+        "  chain       SGLD, no metric",
+        "  nll         0.5",
+        "  draws kept  20 of each of 4 chains",
+        "  time        90 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, "a sample of the posterior"),
+        ({"num_draws": 0}, "no draw was kept"),
+        ({"temperature": 0.0}, "T = 0: iterates of an optimizer, not draws"),
+    ],
+)
+def test_verdicts(change: dict[str, Any], words: str) -> None:
+    assert table.verdict(content([]) | change) == words
+
+
+def test_a_target_that_is_not_the_posterior_is_not_called_so() -> None:
+    found = content([])
+    found["diagnostics"]["notes"] = ["temperature is 0.5"]
+    assert table.verdict(found) == "the draws are a sample of the target"
+    assert "  Note: temperature is 0.5" in table.text(found, [], None)

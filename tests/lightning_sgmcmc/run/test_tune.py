@@ -1,0 +1,229 @@
+"""``sgmcmc tune``: a study of runs that is stopped, shared by processes, and pruned by verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+pytest.importorskip("optuna")
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from lightning_sgmcmc.run import cli, sweep, tune
+from lightning_sgmcmc.run.study import Study
+from tests.test_cli import ROOT, TOY
+
+SWEEP = """
+method: random
+metric: {name: val/ensemble_nll, goal: minimize}
+parameters:
+  model.step_fraction: {values: [0.05]}
+  model.sampler.prior.variance: {distribution: log_uniform_values, min: 1.0, max: 8.0}
+  model.thinning: {value: 8}
+command: ["${env}", "${interpreter}", -m, sgmcmc, train, --task, toy, --model.sampler=SGHMC,
+  --model.sampler.momentum=0.8, --model.sampler.lr=auto, --data.sampling=full,
+  --trainer.max_steps=800, --trainer.log_every_n_steps=500,
+  --checkpoint_every=100, --wandb_project=null, "${args}"]
+"""
+
+
+SHORT = ["--trainer.max_steps=240"]
+
+
+@pytest.fixture
+def configs(tmp_path: Path, monkeypatch: Any) -> Path:
+    folder = tmp_path / "configs"
+    (folder / "sweeps").mkdir(parents=True)
+    (folder / "toy.yaml").write_text(TOY)
+    (folder / "sweeps" / "toy.yaml").write_text(SWEEP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_RUN_GROUP", "")  # so that what a study leaves there is taken back
+    return folder
+
+
+def trials(configs: Path, folder: str = "runs/tune/toy", *more: str) -> list[Any]:
+    found = sweep.read(configs / "sweeps" / "toy.yaml", more)
+    return Study(Path(folder), found).trials
+
+
+def command(out: str) -> list[str]:
+    """Return the arguments of the best command that a study printed."""
+    (line,) = re.findall(r"^  sgmcmc train (.*)$", out, re.M)
+    return str(line).split()
+
+
+def test_a_study_ends_with_a_command_that_gives_the_best_trial_again(
+    configs: Path, capsys: Any
+) -> None:
+    tune.main(configs, ["toy", "--trials", "2"])
+    said = capsys.readouterr().out
+    found = trials(configs)
+    assert [t.state for t in found] == [TrialState.COMPLETE] * 2
+    best = min(found, key=lambda t: t.value)
+    folder = Path(f"runs/tune/toy/trial-{best.number:03d}")
+    results = json.loads((folder / "results.json").read_text())
+    assert best.value == pytest.approx(results["metrics"]["ensemble_val"]["nll"])
+    assert best.last_step == results["num_draws"] == 98
+    again = cli.main(configs, [*command(said), "--out", "again"])
+    a, b = (load_file(f / "samples/chain0/step_794.safetensors") for f in (folder, again))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    tune.main(configs, ["toy", "--trials", "0"])
+    assert command(capsys.readouterr().out) == command(said)
+    assert len(trials(configs)) == 2
+
+
+def test_two_processes_go_on_with_a_study_that_was_killed(configs: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+if __name__ == "__main__":
+    from lightning_sgmcmc.run import tune
+    tune.main(Path("configs"), ["toy", "--trials", "3", "--workers", sys.argv[1], *{SHORT!r}])
+"""
+    Path("program.py").write_text(program)
+    checkpoint = Path("runs/tune/toy/trial-000/checkpoints/last.ckpt")
+    killed = subprocess.Popen([sys.executable, "program.py", "1"], stdout=subprocess.DEVNULL)
+    while not checkpoint.is_file():
+        assert killed.poll() is None
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    (first,) = trials(configs, "runs/tune/toy", *SHORT)
+    assert first.state == TrialState.RUNNING
+    done = subprocess.run([sys.executable, "program.py", "2"], check=False)
+    assert done.returncode == 0
+    found = trials(configs, "runs/tune/toy", *SHORT)
+    assert len(found) == 3
+    assert all(t.state.is_finished() for t in found)
+    assert found[0].params == first.params
+    folders = [Path(f"runs/tune/toy/trial-{i:03d}") for i in range(3)]
+    assert all(len(list(f.glob("samples/chain0/step_*"))) == 28 for f in folders)
+    assert "Restor" in (folders[0] / "output.txt").read_text()
+    pairs = [(a, b) for a in found for b in found if a.number < b.number]
+    assert any(b.datetime_start < a.datetime_complete for a, b in pairs)  # at the same time
+
+
+def test_a_trial_that_does_not_sample_is_pruned(configs: Path, capsys: Any) -> None:
+    """One diverges; the step of the other inflates the variance, which 20 or 40 draws show."""
+    for lr, why in (("5.0", "diverged at step"), ("0.4", "predictions|temperature")):
+        more = ["--model.sampler=SGLD", f"--model.sampler.lr={lr}"]
+        tune.main(configs, ["toy", "--trials", "1", "--out", f"lr-{lr}", *more])
+        (trial,) = trials(configs, f"lr-{lr}", *more)
+        assert trial.state == TrialState.PRUNED
+        assert re.match(f"does not sample: .*{why}", trial.user_attrs["outcome"])
+        assert "No trial gave a sample" in capsys.readouterr().out
+    assert trial.last_step in (20, 40)
+    steps = {int(p.stem[5:]) for p in Path("lr-0.4/trial-000/samples/chain0").glob("step_*")}
+    assert max(steps) < 400
+    assert cli.main(configs, ["--finish", "lr-0.4/trial-000"])  # a whole run, if a short one
+
+
+def test_a_trial_that_is_worse_is_pruned(configs: Path) -> None:
+    """Of two priors, the second of which holds all weights at zero."""
+    path = configs / "sweeps" / "toy.yaml"
+    text = SWEEP.replace(
+        "distribution: log_uniform_values, min: 1.0, max: 8.0", "values: [4, 0.001]"
+    )
+    path.write_text(text + "early_terminate: {type: hyperband, min_iter: 5}\n")
+    study = Study(Path("study"), sweep.read(path))
+    for variance in (4, 1e-3):
+        chosen = {"model.step_fraction": 0.05, "model.sampler.prior.variance": variance}
+        study._study.enqueue_trial(chosen)
+    tune.main(configs, ["toy", "--trials", "2", "--out", "study"])
+    good, worse = study.trials
+    assert good.state == TrialState.COMPLETE
+    assert (worse.state, worse.last_step) == (TrialState.PRUNED, 5)
+    assert worse.user_attrs["outcome"] == "worse than others after 5 draws"
+    assert study.best().number == 0
+    path.write_text(text)
+    tune.main(configs, ["toy", "--trials", "0", "--out", "study"])  # stopping may change
+    path.write_text(SWEEP)
+    with pytest.raises(SystemExit):
+        tune.main(configs, ["toy", "--trials", "0", "--out", "study"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change", "message"),
+    [
+        (["nothing"], ("", ""), "unknown sweep 'nothing': choose one of toy, or the path"),
+        (["toy", "--out=a", "--ckpt_path=last"], ("", ""), "--ckpt_path does not go with a study"),
+        (["toy", "--trials", "few"], ("", ""), "invalid int value: 'few'"),
+        (["toy", "stray"], ("", ""), "'stray' is no option"),
+        (["toy", "--nonsense=1"], ("", ""), "trial 0: unrecognized arguments: --nonsense=1"),
+        (
+            ["toy"],
+            ("val/ensemble_nll", "val/loss"),
+            "the draws have no val/loss: choose one of val",
+        ),
+        (["toy"], ("method: random", "method: grid"), "method must be one of bayes, random"),
+        (["toy"], ("parameters:", "parameter:"), "unknown key 'parameter'"),
+        (["toy"], ("max: 8.0", "most: 8.0"), "prior.variance: 'max' is missing"),
+        (["toy"], ("min: 1.0", "min: 9.0"), "parameters.model.sampler.prior.variance: "),
+        (["toy"], ("log_uniform_values", "normal"), "distribution must be one of uniform"),
+        (["toy"], ('"${args}"', "a"), "command must be a list with 'train', the task and ${args}"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    configs: Path, capfd: Any, arguments: list[str], change: tuple[str, str], message: str
+) -> None:
+    path = configs / "sweeps" / "toy.yaml"
+    path.write_text(SWEEP.replace(*change) if change[0] else SWEEP)
+    with pytest.raises(SystemExit) as stop:
+        tune.main(configs, arguments)
+    assert stop.value.code == 2
+    errors = [line for line in capfd.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1
+    assert message in errors[0]
+
+
+def test_laws_are_those_of_wandb(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    laws = {
+        "a": {"min": 1, "max": 3},
+        "b": {"min": 1.0, "max": 3.0},
+        "c": {"distribution": "log_uniform_values", "min": 1e-3, "max": 1.0},
+        "d": {"values": [1, "x", None]},
+        "e": {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25},
+        "f": {"value": True},
+    }
+    path.write_text(yaml.safe_dump(yaml.safe_load(SWEEP) | {"parameters": laws}))
+    found = sweep.read(path)
+    assert found.space == {
+        "a": IntDistribution(1, 3),
+        "b": FloatDistribution(1, 3),
+        "c": FloatDistribution(1e-3, 1, log=True),
+        "d": CategoricalDistribution([1, "x", None]),
+        "e": FloatDistribution(0, 1, step=0.25),
+    }
+    assert "--f=true" in found.arguments
+    assert found.options({"a": 2, "d": None}) == ["--a=2", "--d=null"]
+
+
+def test_the_page_shows_commands_and_a_file_that_are_taken(configs: Path) -> None:
+    page = (ROOT / "docs" / "tuning.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    Path("my.yaml").write_text(text)
+    found = sweep.read(Path("my.yaml"))
+    assert found.arguments[:3] == ("--task", "class_table", "--data.num_val=0.2")
+    assert (found.min_iter, found.eta) == (20, 3)
+    commands = re.findall(r"^sgmcmc tune (.*?)(?:  .*)?$", page, re.M)
+    assert len(commands) == 4
+    for line in commands:
+        given, more = tune._parse(line.split())
+        space = sweep.read(sweep.find(ROOT / "configs", given.sweep), more)
+        with pytest.raises(SystemExit) as stop:
+            cli.main(ROOT / "configs", [*space.arguments, "--print_config"])
+        assert stop.value.code == 0
