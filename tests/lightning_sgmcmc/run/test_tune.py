@@ -112,8 +112,24 @@ if __name__ == "__main__":
     folders = [Path(f"runs/tune/toy/trial-{i:03d}") for i in range(3)]
     assert all(len(list(f.glob("samples/chain0/step_*"))) == 28 for f in folders)
     assert "Restor" in (folders[0] / "output.txt").read_text()
-    pairs = [(a, b) for a in found for b in found if a.number < b.number]
-    assert any(b.datetime_start < a.datetime_complete for a, b in pairs)  # at the same time
+
+
+def test_trials_that_are_held_are_not_given_twice(configs: Path) -> None:
+    """A trial that is let go without an end is the next one, before any new trial."""
+    space = sweep.read(configs / "sweeps" / "toy.yaml")
+    one, other = Study(Path("study"), space), Study(Path("study"), space)
+    with one.next_trial(2) as first:
+        with other.next_trial(2) as second, one.next_trial(2) as third:
+            assert first is not None
+            assert second is not None
+            assert (first.number, second.number, third) == (0, 1, None)
+            assert first.params != second.params
+        with one.next_trial(2) as again:
+            assert again is not None
+            assert (again.number, again.params) == (1, second.params)
+            one.end(again, "sampled", 0.5)
+        with other.next_trial(2) as more:
+            assert more is None
 
 
 def test_a_trial_that_does_not_sample_is_pruned(configs: Path, capsys: Any) -> None:
