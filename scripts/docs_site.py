@@ -1,4 +1,4 @@
-"""Pages that MkDocs makes of other files: README, notebooks, the reference. A hook of mkdocs.yml."""
+"""The hook of mkdocs.yml: pages that are made of README, notebooks and docstrings."""
 
 from __future__ import annotations
 
