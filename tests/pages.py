@@ -54,5 +54,5 @@ def commands(block: Block) -> Iterator[list[str]]:
 def mentioned(page: Path) -> list[list[str]]:
     """Return the words of the commands that stand in a page's sentences and tables."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M)
-    spans = re.findall(r"`((?:sgmcmc|python scripts/)[^`]*)`", text)
+    spans = re.findall(r"`((?:sgmcmc |python scripts/)[^`]*)`", text)
     return [shlex.split(" ".join(span.split())) for span in spans]

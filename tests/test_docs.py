@@ -16,6 +16,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 import sgmcmc
 from lightning_sgmcmc.baselines import Dropout
 from lightning_sgmcmc.run import cli
+from tasks.data import kddcup99
 from tasks.data.download import DATA_ROOT
 from tasks.data.mnist import MNISTData
 from tasks.experiments import reproduce
@@ -45,10 +47,10 @@ NOT_RUN = {
     "python -m pip": "changes the environment that the tests run in",
     ".venv/bin/ruff": ".ci/run runs it",
     ".venv/bin/mypy": ".ci/run runs it",
-    "python scripts/write_tables.py": "writes into docs; tests/tasks/test_pages.py holds the tables",
+    "python scripts/write_tables.py": "writes into docs; tests/tasks/test_pages.py holds them",
 }
 FEW = [
-    "--model.burn_in_optimizer.steps=6", "--model.burn_in=8", "--model.thinning=4",
+    "--model.burn_in_optimizer.steps=6", "--model.burn_in=8", "--model.thinning=2",
     "--trainer.max_steps=20",
 ]  # fmt: skip
 QUIET = ["--wandb_project=null", "--trainer.enable_progress_bar=false"]
@@ -60,7 +62,7 @@ SHORT = {
     "--model my_module.MyTask": ["--model.burn_in=20", "--trainer.max_steps=60"],
     "--out RUN_FOLDER --ckpt_path last": ["--trainer.max_steps=24"],
     "--finish RUN_FOLDER": [],
-    "generate permeability --out": ["--samples=8", "--workers=1"],
+    "generate ": ["--samples=8", "--workers=1"],
     "--print_config": [],
     "--help": [],
     "--list": [],
@@ -74,12 +76,16 @@ REST = {
     "reproduce NAME": "reproduce table1",
     "--out FILE": "--out file.safetensors",
 }
-#: The task that a part of a YAML file is of.
-YAML = {"docs/prediction.md": "mnist", "docs/samplers.md": "uci_regression"}
+#: The run that a part of a YAML file is of.
+YAML = {
+    "docs/prediction.md": "--task mnist",
+    "docs/samplers.md": "--task uci_regression --data.name yacht",
+}
 #: Files that a page asks its reader to write, by a phrase of them.
 FILES = {
     "class MyNet": "my_net.py",
-    "class MyTask(SGMCMCModule):\n    def __init__": "my_module.py",
+    "class MyData": "my_module.py",
+    "class Channels(": "channels.py",
 }
 
 
@@ -139,8 +145,9 @@ SNIPPETS = {
     ),
     ("docs/gallery.md", "601"): Snippet(replace={"601": "101"}),
     ("docs/darcy.md", "class Channels"): Snippet(
-        after='import pde\npde.generate(ChannelSpec(num_samples=3), "channels.safetensors", workers=1)\n'
-        'assert pde.load("channels.safetensors").velocity.shape[0] == 3'
+        after="import channels, pde\n"
+        "pde.generate(channels.ChannelSpec(num_samples=3), 'channels.safetensors', workers=1)\n"
+        "assert pde.load('channels.safetensors').velocity.shape[0] == 3"
     ),
     ("docs/spike-slab.md", "bind_residuals"): Snippet(
         "from lightning_sgmcmc import SGLD, SpikeAndSlabPrior\n"
@@ -180,7 +187,7 @@ RUNS = {
         "--task=uci_regression", "--data.target=price", "--model.net=tests.test_docs.Dropped",
         "--model.sampler=lightning_sgmcmc.baselines.Optimized", "--model.sampler.lr=1e-3",
         "--model.sampler.optimizer=torch.optim.Adam", "--model.num_chains=1",
-        "--model.noise=0.3",
+        "--model.noise=0.3", "--model.sampler.prior=FlatPrior",
     ],
 }  # fmt: skip
 
@@ -215,12 +222,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table(tmp_path / "my.csv")
     digits = test_images.written(tmp_path, "MNIST", "file:///nowhere/")
     monkeypatch.setattr(MNISTData, "files", digits)
-    test_kddcup99.written(tmp_path, test_kddcup99.ROWS * 10)
+    connections = test_kddcup99.written(tmp_path, test_kddcup99.ROWS * 10)
+    checksum = f"sha256:{sha256(connections.read_bytes()).hexdigest()}"
+    monkeypatch.setitem(kddcup99.SETS, "10percent", (connections.name, "file:///", (checksum,)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.setenv(DATA_ROOT, str(tmp_path))
-    for name in ("my_net", "my_module"):
+    for name in ("my_net", "my_module", "channels"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
@@ -250,6 +259,9 @@ def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         assert command == "sgmcmc", f"a test cannot run {line!r}: see NOT_RUN"
     if arguments in (["train"], ["reproduce"]):
         arguments.append("--help")
+    if arguments[0] == "generate" and "--out" not in arguments:
+        arguments += ["--out", "made.safetensors"]
+    line = " ".join(arguments)
     short = next((more for phrase, more in SHORT.items() if phrase in line), None)
     whole = short is not None or arguments[0] not in ("train", "reproduce")
     with monkeypatch.context() as context:
@@ -305,7 +317,7 @@ def build(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert sheet.trial_runs()
         return
     (folder / "part.yaml").write_text(block.text)
-    run(["sgmcmc", "train", "--task", YAML[block.page], "--config", "part.yaml"], monkeypatch)
+    run(["sgmcmc", "train", *YAML[block.page].split(), "--config", "part.yaml"], monkeypatch)
 
 
 def own_data() -> Any:
