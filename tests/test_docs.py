@@ -180,7 +180,9 @@ class Dropped(nn.Sequential):
 
 #: The runs that snippets load: the command, without its data.
 RUNS = {
-    "pde_source": ["--task=pde_source", "--data.num_samples=30"],
+    "pde_source": [
+        "--task=pde_source", "--data.num_samples=20", "--model.sampler.lr=1e-6",
+    ],
     "uci_regression": ["--task=uci_regression", "--data.target=price"],
     "class_table": ["--task=class_table", "--data.target=kind"],
     "dropout": [
@@ -260,7 +262,7 @@ def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if arguments in (["train"], ["reproduce"]):
         arguments.append("--help")
     if arguments[0] == "generate" and "--out" not in arguments:
-        arguments += ["--out", "made.safetensors"]
+        arguments += ["--out", f"{arguments[1]}.safetensors"]
     line = " ".join(arguments)
     short = next((more for phrase, more in SHORT.items() if phrase in line), None)
     whole = short is not None or arguments[0] not in ("train", "reproduce")

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 #: What the first cell of a notebook sets, and what a test takes for it.
-SHORT = {"posterior": "600", "own-network": "800", "surrogate": "20, 36"}
+SHORT = {"posterior": "600", "own-network": "800", "surrogate": "20, 40"}
 
 
 def pictures(notebook: nbformat.NotebookNode) -> int:
