@@ -67,10 +67,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Link what docstrings name by Sphinx's roles, such as a class, where the reference has it.
+
+    Args:
+        html: A page.
+        **_: What MkDocs says of the page besides.
+    """
+    link = r'<autoref identifier="\1\2" optional><code>\2</code></autoref>'
+    return re.sub(r":(?:class|meth|func|attr|mod):<code>~?([\w.]*?)(\w+)</code>", link, html)
+
+
 def moved(text: str) -> str:
     """Return a page of the repository's root with its links as seen from docs."""
     links = {name: uri for uri, name in PAGES.items()}
     text = re.sub(r"\]\(docs/", "](", text)
+    text = re.sub(r"\]\((notebooks/[\w-]+)\.ipynb\)", r"](\1.md)", text)
     return re.sub(r"\]\((\w+\.md)", lambda m: f"]({links.get(m[1], m[1])}", text)
 
 
