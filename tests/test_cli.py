@@ -463,7 +463,9 @@ def test_a_users_own_file_runs_with_every_sampler(
 def test_the_documented_command_runs_where_the_file_lies(own_module: Path) -> None:
     """By scripts/train.py from the file's own folder, without any path being set."""
     text = (ROOT / "docs" / "own-task.md").read_text()
-    block = next(b for b in re.findall(r"```\n(python PATH.*?)```", text, re.S))
+    block = next(
+        b for b in re.findall(r"```bash\n(sgmcmc train --model my_module.*?)```", text, re.S)
+    )
     arguments = block.replace("\\\n", " ").split()[2:]
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "WANDB_API_KEY")}
     done = subprocess.run(

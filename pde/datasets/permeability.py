@@ -23,6 +23,8 @@ PRESSURE = {"left": 1.0, "right": 0.0}
 class PermeabilityDataSpec(DataSpec):
     """Random permeabilities, and the flow from left (pressure 1) to right (0) through each.
 
+    The other arguments are those of `DataSpec`.
+
     Args:
         kind: `additive`, mean + field, or `lognormal`, exp(mean + field).
         mean: kappa_0. The paper does not give it; 6 is what its errors imply.
@@ -31,7 +33,6 @@ class PermeabilityDataSpec(DataSpec):
         terms: Number of Karhunen-Loeve modes p.
         kernel: `gaussian` or `exponential`.
         source: The source f, the same everywhere; the paper's is 1.
-        **others: As for `DataSpec`.
 
     Raises:
         PdeError: A value that is not one of these.

@@ -32,9 +32,10 @@ from .permeability import PRESSURE, PermeabilityDataSpec, RandomPermeabilities
 class ReactionDataSpec(PermeabilityDataSpec):
     """Random permeabilities, and reactive flow from left (pressure 1) to right (0) through each.
 
+    The other arguments are those of `PermeabilityDataSpec`.
+
     Args:
         reaction: The rate c, the same everywhere.
-        **others: As for `PermeabilityDataSpec`.
 
     Raises:
         PdeError: A value that is not one of these.

@@ -34,6 +34,8 @@ _ORIGINS = {
 class SourceDataSpec(DataSpec):
     """Sources and their velocities on one permeability, all sides closed.
 
+    The other arguments are those of `DataSpec`.
+
     Args:
         field: `channelised` (synthetic, from `field_seed`), or `spe10`, cut from `spe10_file`.
         field_seed: Seed of the synthetic field.
@@ -44,7 +46,6 @@ class SourceDataSpec(DataSpec):
         window: SPE10 cells (x, y) that the grid covers; the grid's own numbers when None.
         source: `three_spot`, or `random` (zero-sum, arbitrary).
         spread: What the 5 in N(10, 5) is, `variance` or `sd`; for three spots.
-        **others: As for `DataSpec`.
 
     Raises:
         PdeError: A value that is not one of these.

@@ -1,0 +1,144 @@
+"""How the commands and snippets of README and docs are run in a test, and what they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Commands that are not run, by how they begin.
+NOT_RUN = {
+    "python3 -m venv": "makes an environment from the net; .ci/run runs README's own line",
+    ".venv/bin/python -m pip": "as above",
+    ".venv/bin/python -m pytest": "as above",
+    ".venv/bin/sgmcmc": "the same command stands without the environment below it",
+    "python -m pip": "changes the environment that the tests run in",
+    ".venv/bin/ruff": ".ci/run runs it",
+    ".venv/bin/mypy": ".ci/run runs it",
+    "python scripts/write_tables.py": "writes into docs; tests/tasks/test_pages.py holds them",
+}
+FEW = [
+    "--model.burn_in_optimizer.steps=6", "--model.burn_in=8", "--model.thinning=2",
+    "--trainer.max_steps=20",
+]  # fmt: skip
+QUIET = ["--wandb_project=null", "--trainer.enable_progress_bar=false"]
+#: Commands that run to their end, and how they are made short. Of other runs of tasks and
+#: experiments everything is built, up to the first step: their data are not here, or take long.
+SHORT = {
+    "--task uci_regression --data.file=my.csv --data.target=price": FEW,
+    "--task class_table --data.file=my.csv --data.target=kind": FEW,
+    "--model my_module.MyTask": ["--model.burn_in=20", "--trainer.max_steps=60"],
+    "--out RUN_FOLDER --ckpt_path last": ["--trainer.max_steps=24"],
+    "--finish RUN_FOLDER": [],
+    "generate ": ["--samples=8", "--workers=1"],
+    "--print_config": [],
+    "--help": [],
+    "--list": [],
+    "--show": [],
+}
+#: What stands for a word of a page that its reader replaces.
+REST = {
+    "--data my_module.MyData ...": "--data my_module.MyData --model.sampler=PSGLD "
+    "--model.sampler.lr=auto --model.sampler.prior=GaussianPrior --model.thinning=10",
+    "train ... --until": "train --task pde_source --until",
+    "reproduce NAME": "reproduce table1",
+    "--out FILE": "--out file.safetensors",
+}
+#: The run that a part of a YAML file is of.
+YAML = {
+    "docs/prediction.md": "--task mnist",
+    "docs/samplers.md": "--task uci_regression --data.name yacht",
+}
+#: Files that a page asks its reader to write, by a phrase of them.
+FILES = {
+    "class MyNet": "my_net.py",
+    "class MyData": "my_module.py",
+    "class Channels(": "channels.py",
+}
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """What a snippet takes for granted, and how it is made short."""
+
+    before: str = ""
+    replace: dict[str, str] = field(default_factory=dict)
+    after: str = ""
+
+
+TABLE_ROWS = "x, y = torch.randn(5, 4), torch.randn(5, 1)"
+SNIPPETS = {
+    ("README.md", 'load_posterior("runs/pde_source/...")'): Snippet(
+        "sources = torch.rand(2, 60, 60)", {'"runs/pde_source/..."': 'run_of("pde_source")'}
+    ),
+    ("README.md", "class MyTask"): Snippet(
+        "net, data = nn.Linear(2, 2), own_data()",
+        {"burn_in=300, thinning=100": "burn_in=10, thinning=5", "max_steps=3000": "max_steps=30"},
+    ),
+    ("docs/baselines.md", "mc_dropout_predictions"): Snippet(
+        "from lightning_sgmcmc import load_posterior\n"
+        "from lightning_sgmcmc.baselines import mc_dropout_predictions\n"
+        f"{TABLE_ROWS}; batch = x, y; run_folder = run_of('dropout')",
+        {"num=100": "num=5"},
+    ),
+    ("docs/diagnostics.md", "to_arviz"): Snippet(
+        f"{TABLE_ROWS}; batch = x, y", {'"runs/<task>/<name>"': 'run_of("uci_regression")'}
+    ),
+    ("docs/prediction.md", "for weights, outputs"): Snippet(
+        TABLE_ROWS, {'"runs/TASK/NAME"': 'run_of("uci_regression")'}
+    ),
+    ("docs/prediction.md", "cell_velocity"): Snippet(
+        "import numpy as np, pde\n"
+        "posterior = load_posterior(run_of('pde_source'))\n"
+        "grid, source, kappa = pde.Grid(60, 60), torch.rand(60, 60), np.ones((60, 60))",
+        {"sample(200)": "sample(5)"},
+    ),
+    ("docs/prediction.md", "of_labels"): Snippet(
+        "from lightning_sgmcmc.metrics import entropy\n"
+        "posterior = load_posterior(run_of('class_table'))\n"
+        "x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])",
+        after="assert (of_weights > -1e-6).all()",
+    ),
+    ("docs/prediction.md", "save_mean_network"): Snippet(
+        "import safetensors.torch\n"
+        "from tasks.nets.mlp import MLP\n"
+        "net = MLP(inputs=4, hidden=[50], outputs=2)"
+    ),
+    ("docs/prediction.md", "distill("): Snippet(
+        "student, x_train, y_train = nn.Linear(4, 2), x, y", {"20_000": "5", "=10)": "=2)"}
+    ),
+    ("docs/own-task.md", "class Poisson"): Snippet("from lightning_sgmcmc import BatchStream, Law"),
+    ("docs/own-task.md", "def train_dataloader(self):\n    return"): Snippet(
+        "x, y = torch.randn(200, 2), torch.zeros(200)", after="next(iter(train_dataloader(None)))"
+    ),
+    ("docs/gallery.md", "601"): Snippet(replace={"601": "101"}),
+    ("docs/darcy.md", "class Channels"): Snippet(
+        after="import channels, pde\n"
+        "pde.generate(channels.ChannelSpec(num_samples=3), 'channels.safetensors', workers=1)\n"
+        "assert pde.load('channels.safetensors').velocity.shape[0] == 3"
+    ),
+    ("docs/spike-slab.md", "bind_residuals"): Snippet(
+        "from lightning_sgmcmc import SGLD, SpikeAndSlabPrior\n"
+        "net, N, sum_of_squared_residuals = nn.Linear(3, 1), 100, 10.0"
+    ),
+    ("docs/uci.md", "load_posterior"): Snippet(
+        "x = torch.randn(5, 4)", {'"runs/uci_regression/..."': 'run_of("uci_regression")'}
+    ),
+    ("docs/class-data.md", "'mine.csv'"): Snippet(
+        replace={"mine.csv": "my.csv", "diagnosis": "kind"}
+    ),
+    ("docs/class-data.md", "'hhp.csv'"): Snippet(replace={"hhp.csv": "my.csv", "days": "kind"}),
+}
+
+#: The runs that snippets load: the command, without its data.
+RUNS = {
+    "pde_source": [
+        "--task=pde_source", "--data.num_samples=20", "--model.sampler.lr=1e-6",
+    ],
+    "uci_regression": ["--task=uci_regression", "--data.target=price"],
+    "class_table": ["--task=class_table", "--data.target=kind"],
+    "dropout": [
+        "--task=uci_regression", "--data.target=price", "--model.net=tests.test_docs.Dropped",
+        "--model.sampler=lightning_sgmcmc.baselines.Optimized", "--model.sampler.lr=1e-3",
+        "--model.sampler.optimizer=torch.optim.Adam", "--model.num_chains=1",
+        "--model.noise=0.3", "--model.sampler.prior=FlatPrior",
+    ],
+}  # fmt: skip
