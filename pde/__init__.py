@@ -15,9 +15,11 @@ from .fields.channels import channelised_permeability
 from .fields.kle import KarhunenLoeve, RandomPermeability
 from .fields.sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .grid import Grid
+from .io.field_file import FieldFile, read_field, read_permeability
 from .io.pdebench import ImportedDarcy, read_pdebench
 from .io.spe10 import read_spe10, spe10_layer
 from .io.vtk import write_vtk
+from .wells import Well, read_wells
 
 __all__ = [
     "DarcyFamily",
@@ -26,6 +28,7 @@ __all__ = [
     "DataSpec",
     "Dataset",
     "Family",
+    "FieldFile",
     "FileContentError",
     "Grid",
     "ImportedDarcy",
@@ -40,14 +43,18 @@ __all__ = [
     "ReactionDataSpec",
     "ReactionSolver",
     "SourceDataSpec",
+    "Well",
     "channelised_permeability",
     "generate",
     "generate_permeabilities",
     "load",
     "load_permeabilities",
     "random_source",
+    "read_field",
     "read_pdebench",
+    "read_permeability",
     "read_spe10",
+    "read_wells",
     "spe10_layer",
     "three_spot_source",
     "three_spot_strengths",

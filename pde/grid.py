@@ -174,7 +174,11 @@ class Grid:
     def cell_centres(self) -> Array:
         """Coordinates (x, y) of the cell centres, `[ny, nx, 2]`."""
         x = self.x_lines[:-1] + self.widths / 2 if self.dx else (np.arange(self.nx) + 0.5) * self.hx
-        y = self.y_lines[:-1] + self.heights / 2 if self.dy else (np.arange(self.ny) + 0.5) * self.hy
+        y = (
+            self.y_lines[:-1] + self.heights / 2
+            if self.dy
+            else (np.arange(self.ny) + 0.5) * self.hy
+        )
         return np.stack(np.meshgrid(x, y), axis=-1)
 
     def edge_midpoints(self) -> Array:
