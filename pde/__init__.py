@@ -15,7 +15,7 @@ from .fields.channels import channelised_permeability
 from .fields.kle import KarhunenLoeve, RandomPermeability
 from .fields.sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .grid import Grid
-from .io.field_file import FieldFile, read_field, read_permeability
+from .io.field_file import FieldFile, read_field
 from .io.pdebench import ImportedDarcy, read_pdebench
 from .io.spe10 import read_spe10, spe10_layer
 from .io.vtk import write_vtk
@@ -52,7 +52,6 @@ __all__ = [
     "random_source",
     "read_field",
     "read_pdebench",
-    "read_permeability",
     "read_spe10",
     "read_wells",
     "spe10_layer",

@@ -11,9 +11,9 @@ and `M^-1 = kappa (hy/hx [[4, 2], [2, 4]], hx/hy [[4, 2], [2, 4]])`, so with `w 
     p = (F + w^T (l - g)) / s,    q = w F / s + H (g - l),    H = M^-1 - w w^T / s.
 
 On squares `H = kappa [[2.5, .5, -1.5, -1.5], ...]`. A tensor `diag(kx, ky)` has `kx` in the first
-block of `M^-1` and `ky` in the second. A well of index `J` and pressure `P` gives `J (P - p)` to its
-cell, so that `F` becomes `F + J P` and each `s` above `s + J`. Summing `q` over the two cells of an edge gives
-the sparse system, exactly equivalent to the saddle point (Arnold, Brezzi 1985).
+block of `M^-1` and `ky` in the second. A well of index `J` and pressure `P` gives `J (P - p)` to
+its cell, so that `F` becomes `F + J P` and each `s` above `s + J`. Summing `q` over the two cells
+of an edge gives the sparse system, exactly equivalent to the saddle point (Arnold, Brezzi 1985).
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class HybridSystem:
     def solve(self, load: Array | None, source: Array) -> tuple[Array, Array]:
         """Velocities `[num_edges, n]` and pressures `[num_cells, n]` of n right-hand sides.
 
-        Solves `A u - B^T p = load, B u + J p = source` for loads `[num_edges, n]` (or None for zero)
-        and integrated sources `[num_cells, n]`.
+        Solves `A u - B^T p = load, B u + J p = source` for loads `[num_edges, n]` (or None for
+        zero) and integrated sources `[num_cells, n]`.
         """
         rhs = self._rhs_source @ source
         if load is not None:

@@ -108,7 +108,8 @@ class DarcySolver:
         self._index, self._well_pressure, self._rates = self._prescribed()
         groups = connected_cells(grid, self.active)
         fixed = np.append(grid_cells(grid, open_edges), np.flatnonzero(self._index))
-        self._floating = [group for group in groups if not np.isin(group, fixed).any()]
+        #: Groups of connected cells in which nothing has a pressure.
+        self.floating = [group for group in groups if not np.isin(group, fixed).any()]
         self._balancing = self._balancing_wells()
         self._system = HybridSystem(
             grid,
@@ -116,7 +117,7 @@ class DarcySolver:
             self.closed_edges,
             open_edges,
             self._index.reshape(grid.shape),
-            self._floating,
+            self.floating,
         )
 
     def _given_velocity(self, flux: Mapping[str, Any], closed: IntArray) -> Array | None:
@@ -149,7 +150,7 @@ class DarcySolver:
         found: list[tuple[int, IntArray]] = []
         for cell, well in zip(self._well_cells, self.wells, strict=True):
             if well.balances:
-                group = next((g for g in self._floating if cell in g), None)
+                group = next((g for g in self.floating if cell in g), None)
                 if group is None or any(group is other for _, other in found):
                     raise PdeError(
                         f"the well at ({well.x:g}, {well.y:g}) has no rate or pressure, and "
@@ -203,7 +204,7 @@ class DarcySolver:
         """Integrated sources `[num_cells, n]` with the wells', such that they can balance."""
         if self._rates.any():
             source = source + self._rates[:, None]
-        for group in self._floating:
+        for group in self.floating:
             net = source[group]
             if self._given is not None:
                 net -= (self._divergence @ self._given)[group]
@@ -248,7 +249,7 @@ class DarcySolver:
         velocity += du
         pressure += dp
         areas = self.grid.cell_areas.ravel()
-        for group in self._floating:
+        for group in self.floating:
             if self.grid.uniform:
                 pressure[group] -= pressure[group].mean(axis=0)
             else:
@@ -287,5 +288,6 @@ def check_balance(total: Array, size: Array) -> None:
         raise IncompatibleSourceError(
             f"no side has a pressure, so each source must sum to zero; {unbalanced.sum()} of "
             f"{unbalanced.size} do not (off by {worst:.1e} of the sum of absolute values, at "
-            f"most {BALANCE_TOLERANCE:.0e} allowed): subtract the mean, or open a side"
+            f"most {BALANCE_TOLERANCE:.0e} allowed): subtract the mean, open a side, or "
+            "add a well that has a pressure or takes what the others give"
         )

@@ -6,8 +6,8 @@ discretisation's `r_e` is a constant of its own. For the five-point scheme it is
 
     r_o = e^-gamma / 2 (t^2 hx^2 + hy^2 / t^2)^(1/2) / (t + 1 / t),    t = (ky / kx)^(1/4),
 
-.198 h on squares; ours is .414 h there. RT0/P0 with an exact mass matrix has another symbol: with `a = kx hy / hx`,
-`b = ky hx / hy` and `s(t) = 4 sin^2(t / 2)`,
+.198 h on squares; ours is .414 h there. RT0/P0 with an exact mass matrix has another symbol: with
+`a = kx hy / hx`, `b = ky hx / hy` and `s(t) = 4 sin^2(t / 2)`,
 
     five points: a s(t) + b s(v),    exact mass: a s(t) / (1 - s(t) / 6) + b s(v) / (1 - s(v) / 6),
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pde.datasets.family import DataSpec
+from pde.datasets.own_problem import OWN, own_problem
 from pde.datasets.permeability import PermeabilityDataSpec
 from pde.datasets.reaction import ReactionDataSpec
 from pde.datasets.runner import generate
@@ -31,6 +32,7 @@ def parser(program: str | None = None) -> argparse.ArgumentParser:
     add("--source", choices=("three_spot", "random"), default="three_spot", help="kind of source")
     add("--spread", choices=("variance", "sd"), default="variance", help="the 5 of N(10, 5)")
     add("--field", choices=("channelised", "spe10"), default="channelised", help="permeability")
+    _own_field(source)
     add("--field-seed", type=int, default=0, help="seed of the synthetic channelised field")
     add("--spe10-file", help="spe_perm.dat, plain, .xz, or in the official zip")
     add("--layer", type=int, default=36, help="SPE10 layer, 1 (top) to 85")
@@ -74,6 +76,33 @@ def _kind(kinds: Any, name: str, about: str, grid: int) -> argparse.ArgumentPars
     return kind
 
 
+def _own_field(kind: argparse.ArgumentParser) -> None:
+    """The options of `own_problem`."""
+    add = kind.add_argument
+    add("--permeability", metavar="FILE", help="an own field: .npy, .npz, .csv, .h5, .vti, .vtr")
+    add("--permeability-name", metavar="NAME", help="the array in it, where it holds several")
+    add("--axes", choices=("yx", "xy"), default="yx", help="how its axes run, the last one fastest")
+    add("--active", metavar="FILE", help="1 in cells that there is flow in, else 0")
+    add("--wells", metavar="FILE", help="table x,y,rate,spread,pressure,radius; rates vary")
+    for name in ("nx", "ny"):
+        add(f"--{name}", type=int, help="cells; by default --grid, or the file's")
+    for name in ("lx", "ly"):
+        add(f"--{name}", type=float, help="length; by default 1, or the file's")
+    for name, what in (("side-pressure", "pressure"), ("side-flux", "velocity outwards")):
+        add(
+            f"--{name}",
+            nargs="+",
+            type=_on_side,
+            metavar="SIDE=VALUE",
+            help=f"{what} of left, right, bottom, top, or a part as left:0:0.5; with wells",
+        )
+
+
+def _on_side(text: str) -> tuple[str, float]:
+    side, _, value = text.partition("=")
+    return side, float(value)
+
+
 def _random_field(kind: argparse.ArgumentParser) -> None:
     add = kind.add_argument
     add("--kind", choices=tuple(MEANS), default="additive", help="permeability")
@@ -101,12 +130,20 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
         "permeability": PermeabilityDataSpec,
         "reaction": ReactionDataSpec,
     }
-    kind, out, grid = kinds[given.pop("kind_of_set")], given.pop("out"), given.pop("grid")
+    kind, out = kinds[given.pop("kind_of_set")], given.pop("out")
+    sizes = dict.fromkeys(("nx", "ny"), given.pop("grid"))
     how = {name: given.pop(name) for name in ("workers", "backend", "scheduler")}
     if "mean" in given and given["mean"] is None:
         given["mean"] = MEANS[given["kind"]]
     try:
-        print(generate(kind(nx=grid, ny=grid, **given), out, **how))
+        if kind is SourceDataSpec:
+            own = {name: given.pop(name) for name in OWN}
+            for name in ("side_pressure", "side_flux"):
+                own[name] = own[name] and dict(own[name])
+            given |= sizes | own_problem(**own)
+        else:
+            given |= sizes
+        print(generate(kind(**given), out, **how))
     except (PdeError, OSError) as error:
         print(f"generate_pde: {error}", file=sys.stderr)
         return 2

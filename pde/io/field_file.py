@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..darcy.cells import BoolArray, check_active
 from ..errors import FileContentError, PdeError, check_choice
 from ..grid import Array, Grid
 from .vtk_reader import read_vtk
@@ -105,23 +106,45 @@ def read_field(
     return FieldFile(values, grid)
 
 
-def read_permeability(
-    path: str | os.PathLike[str], name: str | None = None, axes: str = "yx"
-) -> FieldFile:
-    """Read permeabilities, as `read_field`.
+def own_permeability(
+    grid: Grid, path: str, name: str | None, axes: str, active: BoolArray | None = None
+) -> Array:
+    """The permeability `[ny, nx]`, or n of them `[n, ny, nx]`, of a file that fits a grid.
 
     Raises:
-        FileContentError: A value that is not positive; others as for `read_field`.
+        FileContentError: Another number of cells, or an active cell that is not positive; others
+            as for `read_field`.
     """
-    found = read_field(path, name, axes)
-    bad = found.values <= 0
+    values = _fitting(grid, path, read_field(path, name, axes).values, axes)
+    bad = values <= 0
+    if active is not None:
+        bad &= active
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
         raise FileContentError(
-            f"{path}: permeability {found.values[place]:g} at {place} ({bad.sum()} of {bad.size} "
-            "are not positive): give the permeability itself, not its logarithm"
+            f"{path}: permeability {values[place]:g} at {place} ({bad.sum()} of {bad.size} are not "
+            "positive): give the permeability itself, not its logarithm, and name cells without "
+            "flow in a file of active cells"
         )
-    return found
+    return values if active is None else np.where(active, values, 1.0)
+
+
+def own_activity(grid: Grid, path: str, axes: str) -> BoolArray:
+    """Which cells are active, `[ny, nx]`, from a file of ones and zeros; errors as above."""
+    given = axes if Path(path).suffix not in (".vti", ".vtr") else "yx"
+    values = read_field(path, axes=given).values
+    return check_active(grid, _fitting(grid, path, values, axes))
+
+
+def _fitting(grid: Grid, path: str, values: Array, axes: str) -> Array:
+    if values.shape[-2:] != grid.shape:
+        ny, nx = values.shape[-2:]
+        turned = (nx, ny) == grid.shape
+        remedy = f"; axes={'yx' if axes == 'xy' else 'xy'!r} turns it" if turned else ""
+        raise FileContentError(
+            f"{path} holds {nx} x {ny} cells (x, y), expected {grid.nx} x {grid.ny}{remedy}"
+        )
+    return values
 
 
 def _read_arrays(path: Path, name: str | None) -> Any:

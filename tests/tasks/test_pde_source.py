@@ -60,9 +60,16 @@ def test_scales_are_units() -> None:
     torch.testing.assert_close(task(4 * x), 0.5 * before)
 
 
-def test_odd_grid_is_refused() -> None:
-    with pytest.raises(ValueError, match="even sides to be pooled by 2, got 61x60"):
-        EncoderDecoder(nx=61)
+def test_a_grid_of_any_size_is_taken() -> None:
+    """Odd sides too: the last cells are pooled alone."""
+    net = EncoderDecoder()
+    net.take_grid(13, 7)
+    assert net(torch.randn(2, 1, 7, 13)).shape == (2, pde.Grid(13, 7).num_edges)
+    assert (
+        EncoderDecoder(nx=13, ny=7)(torch.randn(2, 1, 7, 13)).shape[1] == net.decoder.out_features
+    )
+    with pytest.raises(ValueError, match="at least one cell"):
+        net.take_grid(0, 7)
 
 
 @pytest.mark.parametrize("num_samples", [20, 33])
