@@ -47,7 +47,7 @@ def finish(
     results.write(folder, content)
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
-    for title, figure in draw_all(folder, module).items():
+    for title, figure in draw_all(folder, module, content).items():
         figure.savefig(figures / f"{title}.png", dpi=130)
     _send(trainer, content, figures)
     rows = [("chain", content["sampler"]["label"])]
