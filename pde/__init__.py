@@ -6,6 +6,7 @@ from .darcy.solver import DarcySolution, DarcySolver
 from .datasets import generate_permeabilities, load_permeabilities
 from .datasets.dataset import Dataset, load
 from .datasets.family import DataSpec, Family
+from .datasets.own_fields import OwnFieldsSpec
 from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
 from .datasets.reaction import ReactionDataSpec, ReactionSolver
 from .datasets.runner import generate
@@ -36,6 +37,7 @@ __all__ = [
     "KarhunenLoeve",
     "MultiscaleSolution",
     "MultiscaleSolver",
+    "OwnFieldsSpec",
     "PdeError",
     "PermeabilityDataSpec",
     "PermeabilityDataset",
