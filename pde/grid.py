@@ -226,7 +226,7 @@ class Grid:
         except ValueError as error:
             raise PdeError(f"side {side!r}: a part is SIDE:FROM:TO, two numbers") from error
         place = self.edge_midpoints()[found, int(name in ("left", "right"))]
-        found = found[(low <= place) & (place <= high)]
+        found = np.array(found[(low <= place) & (place <= high)])
         if not found.size:
             raise PdeError(
                 f"side {side!r} holds the midpoint of no edge; they lie from {place[0]:g} to "
@@ -288,4 +288,4 @@ def _spacing(name: str, values: Any) -> tuple[float, ...]:
 def _lines(count: int, length: float, spacing: tuple[float, ...] | None) -> Array:
     if spacing is None:
         return np.arange(count + 1) * (length / count)
-    return np.concatenate([[0.0], np.cumsum(spacing)])
+    return np.concatenate([np.zeros(1), np.cumsum(np.array(spacing))])

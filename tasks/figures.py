@@ -59,8 +59,8 @@ def flow_figure(
     top = max(true_speed.max(), speed.max())
     speeds = LogNorm(top * 1e-4, top, clip=True)
     errors = Normalize(0, max(np.quantile(field, 0.995) for field in (error, deviation)))
-    limit = np.abs(source).max()
-    inputs = ("log10 of permeability, length² / (pressure time)", "source, 1 / time")
+    limit = np.abs(source).max() or 1.0
+    inputs = ("log10 of permeability,\nlength² / (pressure time)", "source, 1 / time")
     panels = [
         ("permeability", np.log10(permeability), inputs[0], "viridis", None),
         ("true flow", true_speed, SPEED, "magma", speeds),

@@ -18,6 +18,7 @@ from pde.plot import plot_comparison
 from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_perm import PDEPermData
 from tasks.nets.flow import FlowNet
+from tasks.figures import SPEED
 from tasks.networks import fit_network, run_data
 from tasks.regression import Batch, coverage_row
 from tasks.surrogates import Regression, num_features, relative_errors
@@ -179,6 +180,6 @@ class PDEPerm(DarcySurrogate):
     def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
         """Draw one flow."""
         truth, mean, std = velocities
-        figure = plot_comparison(self._data().data.grid, truth, mean, std)
+        figure = plot_comparison(self._data().data.grid, truth, mean, std, label=SPEED)
         figure.suptitle(title)
         return figure
