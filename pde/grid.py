@@ -287,5 +287,5 @@ def _spacing(name: str, values: Any) -> tuple[float, ...]:
 
 def _lines(count: int, length: float, spacing: tuple[float, ...] | None) -> Array:
     if spacing is None:
-        return np.arange(count + 1) * (length / count)
-    return np.concatenate([np.zeros(1), np.cumsum(np.array(spacing))])
+        return np.asarray(np.arange(count + 1) * (length / count), dtype=np.float64)
+    return np.concatenate([np.zeros(1), np.cumsum(np.array(spacing, dtype=np.float64))])

@@ -17,8 +17,8 @@ from lightning_sgmcmc.posterior import KeptDraws
 from pde.plot import plot_comparison
 from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_perm import PDEPermData
-from tasks.nets.flow import FlowNet
 from tasks.figures import SPEED
+from tasks.nets.flow import FlowNet
 from tasks.networks import fit_network, run_data
 from tasks.regression import Batch, coverage_row
 from tasks.surrogates import Regression, num_features, relative_errors

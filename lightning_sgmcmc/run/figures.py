@@ -175,11 +175,11 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
         limit = max(found["rhat_limit"] for found in rhats.values())
         top = max(limit, *(found["rhat"]["max"] for found in rhats.values()))
         right.axhspan(1, limit, color="C2", alpha=0.25, lw=0, label="accepted")
-        for x, found in enumerate(rhats.values()):
+        for at, found in enumerate(rhats.values()):
             q = found["rhat"]
-            right.plot([x, x], [q["min"], q["max"]], color="0.5", lw=1)
-            right.plot([x, x], [q["q05"], q["q95"]], color="k", lw=5, solid_capstyle="butt")
-            right.plot(x, q["median"], "o", color="w", mec="k", ms=6)
+            right.plot([at, at], [q["min"], q["max"]], color="0.5", lw=1)
+            right.plot([at, at], [q["q05"], q["q95"]], color="k", lw=5, solid_capstyle="butt")
+            right.plot(at, q["median"], "o", color="w", mec="k", ms=6)
         right.set_xticks(range(len(rhats)), [f"{kind}" for kind in rhats])
         right.set_xlim(-0.6, len(rhats) - 0.4)
         right.set_ylim(min(0.99, *(f["rhat"]["min"] for f in rhats.values())), 1 + 1.1 * (top - 1))

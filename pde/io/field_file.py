@@ -166,7 +166,7 @@ def _read_arrays(path: Path, name: str | None) -> Any:
 
 def _read_hdf5(path: Path, name: str | None) -> Any:
     try:
-        import h5py
+        import h5py  # type: ignore[import-untyped]
     except ImportError as error:
         raise PdeError("HDF5 files need h5py: install the extra `hdf5`") from error
     try:

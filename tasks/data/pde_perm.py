@@ -83,7 +83,6 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
     ) -> None:
         super().__init__(num_samples, num_test, num_val, batch_size, sampling)
         self.spec: Spec
-        own = {"wells": wells, "lx": lx, "ly": ly, "side_flux": side_flux}
         if permeability is not None:
             self.spec = pde.OwnFieldsSpec.of_file(
                 permeability,
@@ -92,12 +91,22 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
                 side_pressure=PRESSURE if side_pressure is None else side_pressure,
                 source=source,
                 num_samples=num_samples,
-                **{name: value for name, value in own.items() if value is not None},
+                wells=wells,
+                lx=lx,
+                ly=ly,
+                side_flux=side_flux or {},
             )
             said = json.dumps(self.spec.parameters(), sort_keys=True).encode()
             self.path = Path(root) / f"own-{hashlib.sha256(said).hexdigest()[:16]}.safetensors"
             return
-        own |= {"permeability_name": permeability_name, "side_pressure": side_pressure}
+        own = {
+            "permeability_name": permeability_name,
+            "wells": wells,
+            "lx": lx,
+            "ly": ly,
+            "side_pressure": side_pressure,
+            "side_flux": side_flux,
+        }
         given = [name for name, value in own.items() if value is not None]
         if given or source or axes != "yx":
             raise ValueError(

@@ -18,11 +18,11 @@ SHORT = {
     "fields": ["--workers=1"],
     "pde_source": [
         "--data.num_samples=40", "--model.burn_in_optimizer.steps=10", "--model.burn_in=12",
-        "--model.thinning=2", "--trainer.max_steps=20",
+        "--model.thinning=2", "--trainer.max_steps=20", "--model.net.hidden=20",
     ],
     "pde_perm": [
         "--model.burn_in_optimizer.steps=4", "--model.burn_in=6", "--model.thinning=2",
-        "--trainer.max_steps=10",
+        "--trainer.max_steps=10", "--model.net.hidden=20", "--model.net.encoder_channels=[4, 2]",
     ],
 }  # fmt: skip
 TRAINER = [
