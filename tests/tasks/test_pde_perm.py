@@ -164,7 +164,8 @@ def test_own_permeabilities_from_command_to_posterior(tmp_path: Path, monkeypatc
         "--data.batch_size=8", f"--data.root={tmp_path}",
         "--model.burn_in_optimizer.steps=4", "--model.burn_in=6", "--model.thinning=2",
         "--trainer.max_steps=10", "--wandb_project=null", "--trainer.accelerator=cpu",
-        "--model.net.hidden=20", "--model.net.encoder_channels=[4, 2]", "--trainer.enable_progress_bar=false",
+        "--model.net.hidden=20", "--model.net.encoder_channels=[4, 2]",
+        "--trainer.enable_progress_bar=false",
     ]  # fmt: skip
     with pytest.raises(SystemExit):
         cli.main(ROOT / "configs", [*command, f"--out={tmp_path / 'refused'}"])
