@@ -28,7 +28,7 @@ from ..io.field_file import own_activity, own_permeability
 from ..io.spe10 import check_window, spe10_layer
 from ..wells import Well
 from .family import Arrays, DataSpec, Family
-from .well_rates import check_varying, num_strengths, well_flows, well_strengths
+from .well_rates import WellProblem, check_varying, num_strengths, well_flows, well_strengths
 
 _ORIGINS = {
     "channelised": "synthetic channelised field of SPE10's character, not SPE10",
@@ -155,6 +155,11 @@ class SourceDataSpec(DataSpec):
         """The grid."""
         return Grid(self.nx, self.ny, lx=self.lx, ly=self.ly, dx=self.dx, dy=self.dy)
 
+    @property
+    def well_problem(self) -> WellProblem:
+        """The wells and the sides."""
+        return WellProblem(self.grid, self.wells, self.side_pressure, self.side_flux)
+
     def permeability(self) -> Array:
         """The permeability `[ny, nx]`, made or read anew."""
         if self.field == "channelised":
@@ -210,7 +215,10 @@ class SourceDataSpec(DataSpec):
         if active is not None:
             arrays["active"] = active.astype(np.float64)
         if self.source == "wells":
-            return arrays | well_flows(self, arrays["permeability"], active)
+            arrays |= well_flows(self.well_problem, arrays["permeability"], active)
+            if not self.save_pressure:
+                del arrays["basis_pressure"]
+            return arrays
         if self.source == "three_spot":
             solver = DarcySolver(self.grid, arrays["permeability"], active=active)
             basis = solver.solve(three_spots(self.grid))
@@ -223,7 +231,9 @@ class SourceDataSpec(DataSpec):
         """The strengths of spots or wells, or the whole sources."""
         if self.source == "random":
             return {"source": self.grid.shape}
-        return {"strengths": (2 if self.source == "three_spot" else num_strengths(self),)}
+        return {
+            "strengths": (2 if self.source == "three_spot" else num_strengths(self.well_problem),)
+        }
 
     def family(self, shared: Arrays, backend: str) -> Family:
         """What one worker keeps."""
@@ -242,7 +252,7 @@ class Superposed(Family):
     def draw(self, samples: range) -> Arrays:
         """Strengths `[n, patterns]`."""
         if self.spec.source == "wells":
-            return {"strengths": well_strengths(self.spec, samples)}
+            return {"strengths": well_strengths(self.spec.well_problem, self.spec.seed, samples)}
         return {"strengths": strengths_of(self.spec.seed, samples, self.spec.spread)}
 
     def solve(self, drawn: Arrays) -> DarcySolution:
