@@ -3,6 +3,7 @@
 from .darcy.family import DarcyFamily
 from .darcy.multiscale import MultiscaleSolution, MultiscaleSolver
 from .darcy.solver import DarcySolution, DarcySolver
+from .darcy.wells import Well, read_wells
 from .datasets import generate_permeabilities, load_permeabilities
 from .datasets.dataset import Dataset, load
 from .datasets.family import DataSpec, Family
@@ -20,7 +21,6 @@ from .io.field_file import FieldFile, read_field
 from .io.pdebench import ImportedDarcy, read_pdebench
 from .io.spe10 import read_spe10, spe10_layer
 from .io.vtk import write_vtk
-from .wells import Well, read_wells
 
 __all__ = [
     "DarcyFamily",

@@ -11,11 +11,11 @@ from scipy import sparse
 
 from ..errors import IncompatibleSourceError, PdeError
 from ..grid import Array, Grid, IntArray, finite
-from ..wells import Well, cells_of
 from .cells import check_active, check_tensor, connected_cells, grid_cells, passable_edges
 from .hybrid import HybridSystem
 from .rt0 import boundary_data, divergence_matrix, mass_matrix, on_sides
 from .well_index import well_index
+from .wells import Well, cells_of
 
 BALANCE_TOLERANCE = 1e-10
 BLOCK = 16  # right-hand sides at once: more no longer fit the cache

@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..errors import PdeError
-from ..wells import Well
+from .wells import Well
 
 POINTS = 400  # of the midpoint rule in each direction: r_e to five digits
 

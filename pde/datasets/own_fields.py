@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..darcy.solver import DarcySolution, DarcySolver
+from ..darcy.wells import Well, cells_of, read_wells
 from ..errors import FileContentError, PdeError, check_count
 from ..grid import Array, Grid
 from ..io.field_file import own_permeability, read_field
-from ..wells import Well, cells_of, read_wells
 from .family import Arrays, DataSpec, Family
 
 

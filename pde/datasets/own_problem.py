@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..darcy.wells import read_wells
 from ..errors import PdeError
 from ..io.field_file import read_field
-from ..wells import read_wells
 
 #: The names of what is given.
 OWN = (

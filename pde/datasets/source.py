@@ -14,6 +14,7 @@ import numpy as np
 
 from ..darcy.cells import BoolArray
 from ..darcy.solver import DarcySolution, DarcySolver
+from ..darcy.wells import Well
 from ..errors import PdeError, check_choice
 from ..fields.channels import channelised_permeability
 from ..fields.sources import (
@@ -26,7 +27,6 @@ from ..fields.streams import check_draw
 from ..grid import Array, Grid
 from ..io.field_file import own_activity, own_permeability
 from ..io.spe10 import check_window, spe10_layer
-from ..wells import Well
 from .family import Arrays, DataSpec, Family
 from .well_rates import WellProblem, check_varying, num_strengths, well_flows, well_strengths
 

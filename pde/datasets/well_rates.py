@@ -9,10 +9,10 @@ import numpy as np
 
 from ..darcy.cells import BoolArray
 from ..darcy.solver import DarcySolver
+from ..darcy.wells import Well, cells_of
 from ..errors import PdeError
 from ..fields.streams import WELLS, generator
 from ..grid import Array, Grid
-from ..wells import Well, cells_of
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import FileContentError, PdeError, check_positive
-from .grid import Grid
+from ..errors import FileContentError, PdeError, check_positive
+from ..grid import Grid
 
 
 @dataclass(frozen=True)
