@@ -3,9 +3,11 @@
 from .darcy.family import DarcyFamily
 from .darcy.multiscale import MultiscaleSolution, MultiscaleSolver
 from .darcy.solver import DarcySolution, DarcySolver
+from .darcy.wells import Well, read_wells
 from .datasets import generate_permeabilities, load_permeabilities
 from .datasets.dataset import Dataset, load
 from .datasets.family import DataSpec, Family
+from .datasets.own_fields import OwnFieldsSpec
 from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
 from .datasets.reaction import ReactionDataSpec, ReactionSolver
 from .datasets.runner import generate
@@ -15,6 +17,7 @@ from .fields.channels import channelised_permeability
 from .fields.kle import KarhunenLoeve, RandomPermeability
 from .fields.sources import random_source, three_spot_source, three_spot_strengths, three_spots
 from .grid import Grid
+from .io.field_file import FieldFile, read_field
 from .io.pdebench import ImportedDarcy, read_pdebench
 from .io.spe10 import read_spe10, spe10_layer
 from .io.vtk import write_vtk
@@ -26,6 +29,7 @@ __all__ = [
     "DataSpec",
     "Dataset",
     "Family",
+    "FieldFile",
     "FileContentError",
     "Grid",
     "ImportedDarcy",
@@ -33,6 +37,7 @@ __all__ = [
     "KarhunenLoeve",
     "MultiscaleSolution",
     "MultiscaleSolver",
+    "OwnFieldsSpec",
     "PdeError",
     "PermeabilityDataSpec",
     "PermeabilityDataset",
@@ -40,14 +45,17 @@ __all__ = [
     "ReactionDataSpec",
     "ReactionSolver",
     "SourceDataSpec",
+    "Well",
     "channelised_permeability",
     "generate",
     "generate_permeabilities",
     "load",
     "load_permeabilities",
     "random_source",
+    "read_field",
     "read_pdebench",
     "read_spe10",
+    "read_wells",
     "spe10_layer",
     "three_spot_source",
     "three_spot_strengths",

@@ -13,8 +13,8 @@ from .grid import Array, Grid, finite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 
 def plot_permeability(grid: Grid, permeability: Any, axes: Axes | None = None) -> Axes:
@@ -104,7 +104,15 @@ def plot_flow(
     image = _draw(axes, grid, speed, "flow", **scale)
     axes.figure.colorbar(image, ax=axes, label=label)
     if min(grid.shape) > 1 and speed.max() > 0:
-        x, y = grid.cell_centres()[0, :, 0], grid.cell_centres()[:, 0, 1]
+        # Streamlines need equal cells: the same domain in as many, each with the cell it lies in.
+        x = (np.arange(grid.nx) + 0.5) * (grid.lx / grid.nx)
+        y = (np.arange(grid.ny) + 0.5) * (grid.ly / grid.ny)
+        if not grid.uniform:
+            columns, rows = (
+                np.searchsorted(lines, place) - 1
+                for lines, place in ((grid.x_lines, x), (grid.y_lines, y))
+            )
+            vectors = vectors[np.ix_(rows, columns)]
         style: dict[str, Any] = {
             "density": density,
             "color": "white",
@@ -198,7 +206,7 @@ def _row(
     titles: Sequence[str],
     scales: Sequence[dict[str, Any]],
     beside: float,
-) -> tuple[Figure, list[Axes], list[AxesImage]]:
+) -> tuple[Figure, list[Axes], list[ScalarMappable]]:
     """Cell fields side by side; `beside` is the inches that colour bars and labels take."""
     import matplotlib.pyplot as plt
 
@@ -214,8 +222,11 @@ def _row(
     return figure, panels.tolist(), images
 
 
-def _draw(axes: Axes, grid: Grid, values: Array, title: str, **scale: Any) -> AxesImage:
-    axes.set(xlabel="x", ylabel="y", title=title)
+def _draw(axes: Axes, grid: Grid, values: Array, title: str, **scale: Any) -> ScalarMappable:
+    axes.set(xlabel="x, length", ylabel="y, length", title=title)
+    if not grid.uniform:
+        axes.set_aspect("equal")
+        return axes.pcolormesh(grid.x_lines, grid.y_lines, values, **scale)
     extent = (0.0, grid.lx, 0.0, grid.ly)
     return axes.imshow(values, origin="lower", extent=extent, interpolation="nearest", **scale)
 

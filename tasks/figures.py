@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
+SPEED = "speed, length / time"
 
 
 def flow_figure(
@@ -38,8 +39,7 @@ def flow_figure(
 
     Returns:
         Six panels: permeability and source; true and predicted speed on one scale; error of the
-        velocity, and predictive standard deviation, which noise of one scale dominates, on a
-        scale that shows what the draws add.
+        velocity and predictive standard deviation with noise on another, so that they compare.
     """
     from matplotlib.colors import LogNorm, Normalize
 
@@ -57,27 +57,29 @@ def flow_figure(
     true_speed, speed = magnitude(truth), magnitude(mean)
     error, deviation = magnitude(mean - truth), spread(std)
     top = max(true_speed.max(), speed.max())
-    speed_norm = LogNorm(top * 1e-4, top, clip=True)
-    error_norm = Normalize(0, np.quantile(error, 0.995))
-    figure = new_figure(11, 7)
+    speeds = LogNorm(top * 1e-4, top, clip=True)
+    errors = Normalize(0, max(np.quantile(field, 0.995) for field in (error, deviation)))
+    limit = np.abs(source).max() or 1.0
+    inputs = ("log10 of permeability,\nlength² / (pressure time)", "source, 1 / time")
+    panels = [
+        ("permeability", np.log10(permeability), inputs[0], "viridis", None),
+        ("true flow", true_speed, SPEED, "magma", speeds),
+        ("prediction, mean of draws", speed, SPEED, "magma", speeds),
+        ("source", source, inputs[1], "PuOr", Normalize(-limit, limit)),
+        ("error of the prediction", error, SPEED, "cividis", errors),
+        ("predicted deviation", deviation, SPEED, "cividis", errors),
+    ]
+    height = 3.2 * min(max(grid.ly / grid.lx, 0.6), 1.8)
+    figure = new_figure(13, 1.2 + 2 * height)
     figure.suptitle(title)
     axes = figure.subplots(2, 3, sharex=True, sharey=True)
-    extent = (0, grid.lx, 0, grid.ly)
-    limit = np.abs(source).max()
-    panels = [
-        (axes[0, 0], np.log10(permeability), "permeability, log10", "viridis", None),
-        (axes[0, 1], true_speed, "true speed", "magma", speed_norm),
-        (axes[0, 2], speed, "predicted speed (mean of draws)", "magma", speed_norm),
-        (axes[1, 0], source, "source", "PuOr", Normalize(-limit, limit)),
-        (axes[1, 1], error, "error of the velocity, magnitude", "cividis", error_norm),
-        (axes[1, 2], deviation, "predictive standard deviation (own scale)", "cividis", None),
-    ]
-    for panel, field, label, cmap, norm in panels:
-        image = panel.imshow(field, origin="lower", extent=extent, cmap=cmap, norm=norm)
+    for panel, (label, field, unit, cmap, norm) in zip(axes.flat, panels, strict=True):
+        image = panel.pcolormesh(grid.x_lines, grid.y_lines, field, cmap=cmap, norm=norm)
         panel.set_title(label, fontsize="medium")
-        figure.colorbar(image, ax=panel, shrink=0.85)
+        panel.set_aspect("equal")
+        figure.colorbar(image, ax=panel, shrink=0.9, label=unit)
     for panel in axes[1]:
-        panel.set_xlabel("x")
+        panel.set_xlabel("x, length")
     for panel in axes[:, 0]:
-        panel.set_ylabel("y")
+        panel.set_ylabel("y, length")
     return figure

@@ -37,6 +37,26 @@ class TakesSizes(Protocol):
         """
 
 
+@runtime_checkable
+class TakesGrid(Protocol):
+    """A network for fields that leaves the grid to the data. Every class with this method is one.
+
+    Parameters of a shape that the grid decides have the attribute ``provisional``, so that
+    ``load_posterior`` gives them the shapes of the stored draws.
+    """
+
+    def take_grid(self, nx: int, ny: int) -> None:
+        """Take another grid, and draw the weights of the layers concerned anew.
+
+        Args:
+            nx: Cells in x.
+            ny: Cells in y.
+
+        Raises:
+            ValueError: If the network cannot take such a grid.
+        """
+
+
 def run_data(module: SGMCMCModule, kind: type[Data]) -> Data:
     """Return the run's data module.
 
@@ -78,6 +98,8 @@ def fit_network(net: nn.Module, x: Tensor, outputs: int, what: str = "outputs") 
     """
     like = next(net.parameters(), x)
     x = x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
+    if isinstance(net, TakesGrid) and x.ndim == 4:
+        net.take_grid(x.shape[-1], x.shape[-2])
     if isinstance(net, TakesSizes):
         before = {name for name, _ in net.named_parameters()}
         net.take_sizes(x.shape[1], outputs)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import pde
 from lightning_sgmcmc import Sampler
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior import KeptDraws
 from pde.plot import plot_comparison
 from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_perm import PDEPermData
+from tasks.figures import SPEED
 from tasks.nets.flow import FlowNet
 from tasks.networks import fit_network, run_data
 from tasks.regression import Batch, coverage_row
@@ -73,6 +76,8 @@ class PDEPerm(DarcySurrogate):
     def take_scales(self) -> None:
         """Take scales from the training data."""
         data = self._data()
+        if isinstance(data.spec, pde.OwnFieldsSpec):
+            self._refuse_what_own_fields_lack(data.spec)
         permeability, velocity = data.arrays("train")
         logs = np.log(permeability)
         factor = np.exp(logs.mean(axis=(1, 2)))[:, None]
@@ -82,6 +87,25 @@ class PDEPerm(DarcySurrogate):
             self.flow.source.fill_(data.spec.source)
             self.flow_scale.fill_(float(np.sqrt(np.mean((velocity / factor) ** 2))))
         self.active = edges_with_flow(velocity)
+
+    def _refuse_what_own_fields_lack(self, spec: pde.OwnFieldsSpec) -> None:
+        """Refuse what holds for flow from left to right through a unit square alone.
+
+        Raises:
+            ValueError: If the flow is another one.
+        """
+        plain = not (spec.wells or spec.side_flux) and set(spec.side_pressure) == {"left", "right"}
+        unit = spec.grid.uniform and (spec.lx, spec.ly) == (1.0, 1.0)
+        if self.flow.conservative and not (plain and unit):
+            raise ValueError(
+                "conservative holds for flow from left to right through a unit square, without "
+                "wells: set --model.conservative=false"
+            )
+        if self.flow.symmetric and not (plain and spec.grid.uniform):
+            raise ValueError(
+                "symmetric holds for flow from left to right through equal cells, without wells: "
+                "set --model.symmetric=false"
+            )
 
     def _fit_network(self, x: Tensor, outputs: int) -> None:
         fit_network(self.flow.net, self.flow.network_inputs(x), outputs)
@@ -101,19 +125,29 @@ class PDEPerm(DarcySurrogate):
         the data, in the precision that the network sees.
         """
         data, grid = self._data(), self._data().data.grid
+        own = isinstance(data.spec, pde.OwnFieldsSpec)
+        source = (
+            data.spec.cell_source()
+            if isinstance(data.spec, pde.OwnFieldsSpec)
+            else data.spec.source
+        )
+        size = np.sqrt(grid.cell_areas) if own else grid.hx
         found = {}
         for name, values in (("imbalance", prediction.mean), ("imbalance_of_truth", batch[1])):
             velocity = values.double().cpu().numpy()
-            excess = (grid.divergence(velocity) - data.spec.source) * grid.hx
-            found[name] = float(np.sqrt(np.mean(excess**2) / np.mean(velocity**2)))
+            excess = (grid.divergence(velocity) - source) * size
+            found[name] = float(np.sqrt(np.nanmean(excess**2) / np.mean(velocity**2)))
         return super().metrics(prediction, batch) | found
 
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale, the field and the regressions to compare with."""
         data = self._data()
         xi, velocity = data.coefficients("train"), data.arrays("train")[1]
-        found = {}
-        for name, quadratic in (("mean_field", None), ("linear", 0), ("quadratic", 15)):
+        found: dict[str, float] = {}
+        own = isinstance(data.spec, pde.OwnFieldsSpec)
+        for name, quadratic in (
+            () if own else (("mean_field", None), ("linear", 0), ("quadratic", 15))
+        ):
             used = xi[:, :0] if quadratic is None else xi
             products = quadratic or 0
             enough = num_features(used.shape[1], products) < len(xi)
@@ -122,8 +156,11 @@ class PDEPerm(DarcySurrogate):
                 test = data.coefficients("test")[:, : used.shape[1]]
                 errors = relative_errors(model.predict(test), data.arrays("test")[1])
                 found[name] = 100 * float(errors.mean())
+        spec = data.spec
         return super().describe(kept) | {
-            "field": f"{data.spec.kind}, mean {data.spec.mean:g}, {data.spec.terms} modes",
+            "field": f"own, {Path(spec.permeability_file).name}"
+            if isinstance(spec, pde.OwnFieldsSpec)
+            else f"{spec.kind}, mean {spec.mean:g}, {spec.terms} modes",
             "regressions_relative_l2_mean_percent": found,
         }
 
@@ -143,6 +180,6 @@ class PDEPerm(DarcySurrogate):
     def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
         """Draw one flow."""
         truth, mean, std = velocities
-        figure = plot_comparison(self._data().data.grid, truth, mean, std)
+        figure = plot_comparison(self._data().data.grid, truth, mean, std, label=SPEED)
         figure.suptitle(title)
         return figure

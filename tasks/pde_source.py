@@ -34,10 +34,11 @@ class PDESource(DarcySurrogate):
     The network is any from [B, 1, ny, nx] to [B, edges]. It sees sources over the root mean square
     of the nonzero ones, and gives velocities over theirs, in the training data.
 
-    n(x) = ||u(x)|| / sqrt(D), with ||u||^2 = (f1, f2) Q (f1, f2)' a quadratic form of the two
-    source strengths, because the velocity is linear in them. So sigma is the relative L2 error
-    that the noise allows, the paper's loss is the likelihood's residual, and n is known for any
-    input without knowing its velocity.
+    n(x) = ||u(x)|| / sqrt(D), with ||u||^2 = s' Q s a quadratic form of the strengths s of the
+    sources (two for three spots, the rates of wells), because the velocity is linear in them; where
+    there is flow without any of them, s ends with 1. So sigma is the relative L2 error that the
+    noise allows, the paper's loss is the likelihood's residual, and n is known for any input
+    without knowing its velocity.
 
     Arguments are those of :class:`~tasks.regression.RegressionTask`.
     """
@@ -58,26 +59,29 @@ class PDESource(DarcySurrogate):
         super().__init__(*args, **kwargs)
         self.register_buffer("input_scale", torch.ones(()))
         self.register_buffer("output_scale", torch.ones(()))
-        self.register_buffer("gram", torch.eye(2))  # Q / D
-        self.register_buffer("spots", torch.zeros(2, 2, dtype=torch.long))  # cells of f1, f2
+        self.register_buffer("gram", torch.empty(0))  # Q / D, of the values in the cells below
+        self.register_buffer("spots", torch.empty(0, dtype=torch.long))  # a cell for each strength
 
     def take_scales(self) -> None:
         """Take scales and the quadratic form from the training data."""
         data = self._data()
         source, velocity = data.arrays("train")
         nonzero = source[source != 0]
-        basis = data.data.basis_velocity
-        if basis is None:
-            raise ValueError("pde_source needs three-spot sources, the data set holds others")
-        strengths = data.data.strengths
-        assert strengths is not None
+        basis, patterns = data.data.basis_velocity, data.data.patterns
+        if basis is None or patterns is None:
+            raise ValueError("pde_source needs spots or wells, the data set holds other sources")
+        alone = (patterns != 0) & ((patterns != 0).sum(axis=0) == 1)
+        spots = np.array([np.argwhere(cells)[0] for cells in alone if cells.any()])
+        scale = np.array(
+            [p[c].max() if c.any() else 1.0 for p, c in zip(patterns, alone, strict=True)]
+        )
+        flows = basis / scale[:, None]
+        gram = torch.from_numpy(flows @ flows.T / velocity.shape[1])
         with torch.no_grad():
             self.input_scale.fill_(float(np.sqrt(np.mean(nonzero**2))))
             self.output_scale.fill_(float(np.sqrt(np.mean(velocity**2))))
-            self.gram.copy_(torch.from_numpy(basis @ basis.T / velocity.shape[1]))
-            for row in range(2):
-                cell = np.argwhere(np.isclose(source[0], strengths[0, row]))[0]
-                self.spots[row] = torch.from_numpy(cell)
+            self.gram = gram.to(self.output_scale)
+            self.spots = torch.from_numpy(spots).to(self.spots.device)
         self.active = edges_with_flow(velocity)
 
     def network_inputs(self, x: Tensor) -> Tensor:
@@ -89,8 +93,10 @@ class PDESource(DarcySurrogate):
         return output * self.output_scale
 
     def noise_shape(self, x: Tensor) -> Tensor:
-        """Return ||u(x)|| / sqrt(D), [B, 1], from the strengths of the two sources in x."""
+        """Return ||u(x)|| / sqrt(D), [B, 1], from the strengths of the sources in x."""
         strengths = x[:, self.spots[:, 0], self.spots[:, 1]]
+        if len(self.gram) > len(self.spots):
+            strengths = torch.cat([strengths, torch.ones_like(x[:, 0, :1])], 1)
         squared = torch.einsum("bi,ij,bj->b", strengths, self.gram, strengths)
         return squared.clamp_min(torch.finfo(x.dtype).tiny).sqrt().unsqueeze(1)
 

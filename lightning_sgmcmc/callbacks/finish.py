@@ -83,7 +83,7 @@ class Finish(L.Callback):
         results.write(folder, content)
         figures = folder / "figures"
         figures.mkdir(exist_ok=True)
-        for title, figure in draw_all(folder, task).items():
+        for title, figure in draw_all(folder, task, content).items():
             figure.savefig(figures / f"{title}.png", dpi=130)
         _send(trainer, content, task.kept, figures)
         summary = task.summary(content) if content["metrics"] else []

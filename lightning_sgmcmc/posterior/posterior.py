@@ -61,7 +61,8 @@ class Posterior:
         for name, tensor in [*module.named_buffers(), *module.named_parameters()]:
             if name in given and is_lazy(tensor):
                 tensor.materialize(given[name].shape)
-            elif name in given and tensor.numel() == 0:  # its shape is known from the data only
+            elif name in given and (tensor.numel() == 0 or getattr(tensor, "provisional", False)):
+                # Its shape is known from the data only.
                 tensor.data = tensor.data.new_empty(given[name].shape)
         wrong = mismatched(module.state_dict(), given)
         if wrong:

@@ -16,7 +16,8 @@ def nested_dissection(grid: Grid, edges: IntArray) -> IntArray:
     depends on the grid alone.
     """
     # Lines of edges lie at even places, midpoints of the edges across them at odd ones.
-    place = np.rint(2 * grid.edge_midpoints()[edges] / [grid.hx, grid.hy]).astype(np.intp)
+    of_unit_cells = Grid(grid.nx, grid.ny, lx=grid.nx, ly=grid.ny)
+    place = np.rint(2 * of_unit_cells.edge_midpoints()[edges]).astype(np.intp)
     low, high = np.zeros_like(place), np.tile([2 * grid.nx, 2 * grid.ny], (edges.size, 1))
     undecided = np.ones(edges.size, dtype=bool)
     code = np.zeros(edges.size, dtype=np.int64)

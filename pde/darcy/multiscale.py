@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-from ..errors import PdeError, check_count
+from ..errors import PdeError, check_choice, check_count
 from ..grid import SIDES, Array, Grid, IntArray
 from .family import DarcyFamily
 from .rt0 import boundary_data, check_permeability, divergence_matrix, mass_matrix, saddle_point
@@ -64,9 +64,9 @@ class MultiscaleSolver:
             if cells % check_count(f"{count!r} blocks in {name}", count):
                 raise PdeError(f"{count} blocks in {name} do not divide {cells} cells")
         self.grid = grid
-        self.coarse = Grid(int(blocks[0]), int(blocks[1]), grid.lx, grid.ly)
+        self.coarse = Grid(int(blocks[0]), int(blocks[1]), lx=grid.lx, ly=grid.ly)
         width, height = grid.nx // self.coarse.nx, grid.ny // self.coarse.ny
-        self._block = Grid(width, height, width * grid.hx, height * grid.hy)
+        self._block = Grid(width, height, lx=width * grid.hx, ly=height * grid.hy)
         self._backend = backend
         self._families: dict[str, DarcyFamily] = {}
 
@@ -88,6 +88,8 @@ class MultiscaleSolver:
         if not pressure:
             raise PdeError("the multiscale solver needs a side of given pressure")
         values = grid.cell_field("source", check_sources(grid, source, closed=False))
+        for side in pressure:
+            check_choice("side of given pressure", side, SIDES)
         signed, _ = boundary_data(grid, pressure)
         velocities = self._velocities(kappa, pressure)
         indicators = self._indicators()
@@ -157,7 +159,7 @@ class MultiscaleSolver:
         if kind not in self._families:
             block = self._block
             wide, high = {"x": (2, 1), "y": (1, 2)}.get(kind, (1, 1))
-            part = Grid(wide * block.nx, high * block.ny, wide * block.lx, high * block.ly)
+            part = Grid(wide * block.nx, high * block.ny, lx=wide * block.lx, ly=high * block.ly)
             pressure = {kind: 0.0} if kind in SIDES else {}
             source = np.full(part.shape, 1 / (block.lx * block.ly))
             if not pressure:  # from the first block into the second

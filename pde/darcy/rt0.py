@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from ..errors import PdeError
@@ -41,6 +42,11 @@ def check_permeability(grid: Grid, permeability: Any, many: bool = False) -> Arr
     if kappa.shape[-2:] != grid.shape or (kappa.ndim > 2 and not many):
         shape = "(..., ny, nx) with (ny, nx)" if many else "(ny, nx)"
         raise PdeError(f"permeability of shape {kappa.shape}, expected {shape} = {grid.shape}")
+    return positive(kappa)
+
+
+def positive(kappa: Array) -> Array:
+    """Return permeabilities; raise `PdeError` if a cell is not positive and finite."""
     bad = ~((kappa > 0) & np.isfinite(kappa))
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -52,11 +58,18 @@ def check_permeability(grid: Grid, permeability: Any, many: bool = False) -> Arr
 
 
 def mass_matrix(grid: Grid, permeability: Array) -> sparse.csr_array:
-    """The matrix `A_ij = integral of psi_i . psi_j / kappa`, `[num_edges, num_edges]`."""
-    weight = grid.cell_area / permeability.reshape(-1, 1, 1)
+    """The matrix `A_ij = integral of psi_i . psi_j / kappa`, `[num_edges, num_edges]`.
+
+    Args:
+        grid: The grid.
+        permeability: Cell values `[ny, nx]`, or along x and y `[ny, nx, 2]`; infinite where a cell
+            takes no part.
+    """
+    tensor = permeability.reshape(grid.num_cells, -1)
+    weight = grid.cell_areas.reshape(-1, 1) / tensor
     local = np.zeros((grid.num_cells, 4, 4))
-    local[:, :2, :2] = weight * MASS
-    local[:, 2:, 2:] = weight * MASS
+    local[:, :2, :2] = weight[:, 0, None, None] * MASS
+    local[:, 2:, 2:] = weight[:, -1, None, None] * MASS
     matrix = sum_over_cells(grid, local)
     matrix.eliminate_zeros()
     return matrix
@@ -64,8 +77,8 @@ def mass_matrix(grid: Grid, permeability: Array) -> sparse.csr_array:
 
 def divergence_matrix(grid: Grid) -> sparse.csr_array:
     """The matrix `B`, flux out of each cell (integral of the divergence), `[cells, num_edges]`."""
-    values = OUTWARD * np.repeat([grid.hy, grid.hx], 2)
-    return sparse.csr_array(cells_to_edges(grid, np.tile(values, (grid.num_cells, 1))).T)
+    values = OUTWARD * grid.edge_lengths()[grid.cell_edges()]
+    return sparse.csr_array(cells_to_edges(grid, values).T)
 
 
 def sum_over_cells(grid: Grid, local: Array) -> sparse.csr_array:
@@ -88,29 +101,43 @@ def boundary_data(grid: Grid, pressure: Mapping[str, Any]) -> tuple[Array, IntAr
 
     Args:
         grid: The grid.
-        pressure: Pressure of each open side: a scalar, or one value an edge (the side's mean over
-            the edge). Sides not named are closed.
+        pressure: Pressure of each open side, or part of a side as `Grid.boundary_edges` names it:
+            a scalar, or one value an edge (the mean over the edge). All else is closed.
 
     Returns:
         The pressure times the outward normal's sign, `[num_edges]`, zero but on open edges (times
         the edges' lengths it is `D`), and the indices of the closed edges.
 
     Raises:
-        PdeError: An unknown side, a shape that does not fit it, or a value that is not finite.
+        PdeError: An unknown side, parts of a side that overlap, a shape that does not fit, or a
+            value that is not finite.
     """
-    signed = np.zeros(grid.num_edges)
-    closed = {side: grid.boundary_edges(side) for side in SIDES}
-    for side, given in pressure.items():
+    signed, opened = on_sides(grid, "pressure", pressure)
+    sides = np.concatenate([grid.boundary_edges(side) for side in SIDES])
+    return signed, sides[~opened[sides]]
+
+
+def on_sides(grid: Grid, what: str, given: Mapping[str, Any]) -> tuple[Array, NDArray[np.bool_]]:
+    """Values on sides times the outward normal's sign, `[num_edges]`, and on which edges.
+
+    Raises:
+        PdeError: As for `boundary_data`.
+    """
+    signed, named = np.zeros(grid.num_edges), np.zeros(grid.num_edges, dtype=bool)
+    for side, one in given.items():
         edges = grid.boundary_edges(side)
-        values = np.asarray(given, dtype=np.float64)
+        values = np.asarray(one, dtype=np.float64)
         if values.shape not in ((), edges.shape):
             raise PdeError(
-                f"pressure on side {side!r} has shape {values.shape}, "
+                f"{what} on side {side!r} has shape {values.shape}, "
                 f"expected a scalar or one value for each of its {edges.size} edges"
             )
-        signed[edges] = OUTWARD[SIDES.index(side)] * finite(f"pressure on side {side!r}", values)
-        del closed[side]
-    return signed, np.concatenate([*closed.values(), np.empty(0, dtype=np.intp)])
+        if named[edges].any():
+            raise PdeError(f"{what} on side {side!r} is given twice for {named[edges].sum()} edges")
+        outward = OUTWARD[SIDES.index(side.split(":")[0])]
+        signed[edges] = outward * finite(f"{what} on side {side!r}", values)
+        named[edges] = True
+    return signed, named
 
 
 def saddle_point(A: sparse.csr_array, B: sparse.csr_array) -> sparse.csr_array:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pde.datasets.family import DataSpec
+from pde.datasets.own_fields import OwnFieldsSpec
+from pde.datasets.own_problem import OWN, own_problem
 from pde.datasets.permeability import PermeabilityDataSpec
 from pde.datasets.reaction import ReactionDataSpec
 from pde.datasets.runner import generate
@@ -31,6 +33,7 @@ def parser(program: str | None = None) -> argparse.ArgumentParser:
     add("--source", choices=("three_spot", "random"), default="three_spot", help="kind of source")
     add("--spread", choices=("variance", "sd"), default="variance", help="the 5 of N(10, 5)")
     add("--field", choices=("channelised", "spe10"), default="channelised", help="permeability")
+    _own_field(source)
     add("--field-seed", type=int, default=0, help="seed of the synthetic channelised field")
     add("--spe10-file", help="spe_perm.dat, plain, .xz, or in the official zip")
     add("--layer", type=int, default=36, help="SPE10 layer, 1 (top) to 85")
@@ -44,6 +47,8 @@ def parser(program: str | None = None) -> argparse.ArgumentParser:
         50,
     )
     _random_field(permeability)
+    fields = _kind(kinds, "fields", "own permeabilities, all fields of a file", None)
+    _own_fields(fields)
     reaction = _kind(
         kinds, "reaction", "random permeabilities, flow from left to right with a reaction", 50
     )
@@ -52,7 +57,7 @@ def parser(program: str | None = None) -> argparse.ArgumentParser:
     return main
 
 
-def _kind(kinds: Any, name: str, about: str, grid: int) -> argparse.ArgumentParser:
+def _kind(kinds: Any, name: str, about: str, grid: int | None) -> argparse.ArgumentParser:
     """A subcommand, with the options that all kinds have."""
     kind: argparse.ArgumentParser = kinds.add_parser(
         name,
@@ -62,8 +67,9 @@ def _kind(kinds: Any, name: str, about: str, grid: int) -> argparse.ArgumentPars
     )
     add = kind.add_argument
     add("--out", type=Path, required=True, help="the .safetensors file to write")
-    add("--samples", dest="num_samples", type=int, default=1500, help="number of samples")
-    add("--grid", type=int, default=grid, help="cells in each direction")
+    if grid is not None:
+        add("--samples", dest="num_samples", type=int, default=1500, help="number of samples")
+        add("--grid", type=int, default=grid, help="cells in each direction")
     add("--seed", type=int, default=0, help="seed of the samples")
     add("--pressure", dest="save_pressure", action="store_true", help="keep the pressures too")
     add("--workers", type=int, help="how many work at once (default: all cores)")
@@ -72,6 +78,47 @@ def _kind(kinds: Any, name: str, about: str, grid: int) -> argparse.ArgumentPars
     )
     add("--backend", choices=("auto", "compiled", "scipy"), default="auto", help="solver")
     return kind
+
+
+def _own_fields(kind: argparse.ArgumentParser) -> None:
+    """The options of `OwnFieldsSpec.of_file`."""
+    add = kind.add_argument
+    add("--samples", dest="num_samples", type=int, help="the first so many; by default all")
+    add("--permeability", dest="path", metavar="FILE", required=True, help="n own fields")
+    add("--source", type=float, default=0.0, help="the source f, the same everywhere")
+    _files_and_sides(kind, "table x,y,rate,pressure,radius")
+
+
+def _own_field(kind: argparse.ArgumentParser) -> None:
+    """The options of `own_problem`."""
+    add = kind.add_argument
+    add("--permeability", metavar="FILE", help="an own field: .npy, .npz, .csv, .h5, .vti, .vtr")
+    add("--active", metavar="FILE", help="1 in cells that there is flow in, else 0")
+    for name in ("nx", "ny"):
+        add(f"--{name}", type=int, help="cells; by default --grid, or the file's")
+    _files_and_sides(kind, "table x,y,rate,spread,pressure,radius; rates vary")
+
+
+def _files_and_sides(kind: argparse.ArgumentParser, wells: str) -> None:
+    add = kind.add_argument
+    add("--permeability-name", metavar="NAME", help="the array in it, where it holds several")
+    add("--axes", choices=("yx", "xy"), default="yx", help="how its axes run, the last one fastest")
+    add("--wells", metavar="FILE", help=wells)
+    for name in ("lx", "ly"):
+        add(f"--{name}", type=float, help="length; by default 1, or the file's")
+    for name, what in (("side-pressure", "pressure"), ("side-flux", "velocity outwards")):
+        add(
+            f"--{name}",
+            nargs="+",
+            type=_on_side,
+            metavar="SIDE=VALUE",
+            help=f"{what} of left, right, bottom, top, or a part as left:0:0.5",
+        )
+
+
+def _on_side(text: str) -> tuple[str, float]:
+    side, _, value = text.partition("=")
+    return side, float(value)
 
 
 def _random_field(kind: argparse.ArgumentParser) -> None:
@@ -99,14 +146,28 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
     kinds: dict[str, type[DataSpec]] = {
         "source": SourceDataSpec,
         "permeability": PermeabilityDataSpec,
+        "fields": OwnFieldsSpec,
         "reaction": ReactionDataSpec,
     }
-    kind, out, grid = kinds[given.pop("kind_of_set")], given.pop("out"), given.pop("grid")
+    kind, out = kinds[given.pop("kind_of_set")], given.pop("out")
+    sizes = dict.fromkeys(("nx", "ny"), given.pop("grid", None))
+    for name in ("side_pressure", "side_flux"):
+        if name in given:
+            given[name] = given[name] and dict(given[name])
     how = {name: given.pop(name) for name in ("workers", "backend", "scheduler")}
     if "mean" in given and given["mean"] is None:
         given["mean"] = MEANS[given["kind"]]
     try:
-        print(generate(kind(nx=grid, ny=grid, **given), out, **how))
+        if kind is SourceDataSpec:
+            own = {name: given.pop(name) for name in OWN}
+            spec: DataSpec = kind(**(given | sizes | own_problem(**own)))
+        elif kind is OwnFieldsSpec:
+            given["name"] = given.pop("permeability_name")
+            given = {name: value for name, value in given.items() if value is not None}
+            spec = OwnFieldsSpec.of_file(**given)
+        else:
+            spec = kind(**given, **sizes)
+        print(generate(spec, out, **how))
     except (PdeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

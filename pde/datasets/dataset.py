@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from ..errors import FileContentError
-from ..fields.sources import three_spot_source
+from ..fields.sources import three_spot_source, three_spots
 from ..grid import Array, Grid
 from ..io.sample_layout import read
 from .family import FORMATS, DataSpec
@@ -61,17 +61,27 @@ class Dataset(Generic[Spec]):
 
     @property
     def strengths(self) -> Array | None:
-        """(f1, f2) of each sample `[num_samples, 2]`, for three-spot sources."""
+        """(f1, f2) of each sample `[num_samples, 2]`, for three-spot sources; for wells, rates.
+
+        Where there is flow without any rate, a last column of ones stands for it.
+        """
         return self.arrays.get("strengths")
 
     @property
     def basis_velocity(self) -> Array | None:
-        """Velocities `[2, num_edges]` for the strengths (1, 0) and (0, 1), for three spots.
+        """Velocities `[strengths, num_edges]` of unit strengths, for three spots and wells.
 
         `velocity = strengths @ basis_velocity`, and the squared norm of a velocity is the quadratic
         form of its strengths with the matrix `basis_velocity @ basis_velocity.T`.
         """
         return self.arrays.get("basis_velocity")
+
+    @property
+    def patterns(self) -> Array | None:
+        """The source of each strength, `[strengths, ny, nx]`, for three spots and wells."""
+        if self.strengths is None:
+            return None
+        return self.arrays["patterns"] if "patterns" in self.arrays else three_spots(self.grid)
 
     def source(self, samples: Any = slice(None)) -> Array:
         """Cell means of varying sources, `[..., ny, nx]`.
@@ -81,6 +91,8 @@ class Dataset(Generic[Spec]):
         """
         if self.strengths is None:
             return np.asarray(self.arrays["source"][samples])
+        if "patterns" in self.arrays:
+            return np.tensordot(self.strengths[samples], self.arrays["patterns"], axes=1)
         return three_spot_source(self.grid, self.strengths[samples])
 
     def __len__(self) -> int:

@@ -68,7 +68,7 @@ class DataSpec(ABC):
     @property
     def grid(self) -> Grid:
         """The grid."""
-        return Grid(self.nx, self.ny, self.lx, self.ly)
+        return Grid(self.nx, self.ny, lx=self.lx, ly=self.ly)
 
     def parameters(self) -> dict[str, Any]:
         """The values that shape this data set, ready for JSON."""

@@ -1,15 +1,20 @@
-"""Data sets of varying sources on one permeability (Wang, Deng, Lin 2020, section 5.3.1)."""
+"""Data sets of sources on one permeability: Wang, Deng, Lin 2020, section 5.3.1, and own ones."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add, mul
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..darcy.cells import BoolArray
 from ..darcy.solver import DarcySolution, DarcySolver
+from ..darcy.wells import Well
 from ..errors import PdeError, check_choice
 from ..fields.channels import channelised_permeability
 from ..fields.sources import (
@@ -19,33 +24,59 @@ from ..fields.sources import (
     three_spots,
 )
 from ..fields.streams import check_draw
-from ..grid import Array
+from ..grid import Array, Grid
+from ..io.field_file import own_activity, own_permeability
 from ..io.spe10 import check_window, spe10_layer
 from .family import Arrays, DataSpec, Family
+from .well_rates import WellProblem, check_varying, num_strengths, well_flows, well_strengths
 
-_SPE10_ONLY = ("spe10_file", "layer", "component", "origin", "window")
 _ORIGINS = {
     "channelised": "synthetic channelised field of SPE10's character, not SPE10",
     "spe10": "SPE10 model 2",
+    "file": "from a file",
 }
+#: The parameters that each kind of field has for itself.
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "channelised": ("field_seed",),
+    "spe10": ("spe10_file", "layer", "component", "origin", "window"),
+    "file": ("permeability_file", "permeability_name", "axes", "active_file"),
+}
+#: Those that each kind of source has for itself.
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "three_spot": ("spread",),
+    "random": (),
+    "wells": ("wells", "side_pressure", "side_flux"),
+}
+#: Those that are left out of a file's header where they are not given.
+_OPTIONAL = ("dx", "dy")
 
 
 @dataclass(frozen=True)
 class SourceDataSpec(DataSpec):
-    """Sources and their velocities on one permeability, all sides closed.
+    """Sources and their velocities on one permeability; all sides are closed, unless wells vary.
 
     The other arguments are those of `DataSpec`.
 
     Args:
-        field: `channelised` (synthetic, from `field_seed`), or `spe10`, cut from `spe10_file`.
+        field: `channelised` (synthetic, from `field_seed`), `spe10`, cut from `spe10_file`, or
+            `file`, read from `permeability_file`.
         field_seed: Seed of the synthetic field.
         spe10_file: SPE10's `spe_perm.dat`, plain, `.xz`, or in the official zip.
         layer: SPE10 layer, 1 (top) to 85.
         component: SPE10 component, `kx`, `ky` or `kz`.
         origin: First SPE10 cell (x, y) of the crop, counted from zero.
         window: SPE10 cells (x, y) that the grid covers; the grid's own numbers when None.
-        source: `three_spot`, or `random` (zero-sum, arbitrary).
+        permeability_file: File of the permeability, as for `read_field`.
+        permeability_name: The array in it, where it holds several.
+        axes: `yx` or `xy`, as for `read_field`.
+        active_file: File of which cells are active, 1 or 0; all without it.
+        source: `three_spot`, `random` (zero-sum, arbitrary) or `wells`.
         spread: What the 5 in N(10, 5) is, `variance` or `sd`; for three spots.
+        wells: The wells, or their values by name: those with a spread have rates that vary.
+        side_pressure: Pressures of sides and parts of sides, as for `DarcySolver`; for wells.
+        side_flux: `u . n` out of sides and parts of sides; for wells.
+        dx: Widths of the columns where they differ.
+        dy: Heights of the rows where they differ.
 
     Raises:
         PdeError: A value that is not one of these.
@@ -53,7 +84,7 @@ class SourceDataSpec(DataSpec):
 
     format: ClassVar[str] = "pde source data"
     version: ClassVar[int] = 2  # 1 was a .npz file
-    ignored: ClassVar[tuple[str, ...]] = ("spe10_file",)
+    ignored: ClassVar[tuple[str, ...]] = ("spe10_file", "permeability_file", "active_file")
 
     nx: int = 60
     ny: int = 60
@@ -66,37 +97,81 @@ class SourceDataSpec(DataSpec):
     window: tuple[int, int] | None = None
     source: str = "three_spot"
     spread: str = "variance"
+    permeability_file: str | None = None
+    permeability_name: str | None = None
+    axes: str = "yx"
+    active_file: str | None = None
+    wells: tuple[Well, ...] = ()
+    side_pressure: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    side_flux: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    dx: tuple[float, ...] | None = None
+    dy: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("origin", "window"):
             pair = getattr(self, name)
             if pair is not None:
                 object.__setattr__(self, name, tuple(int(number) for number in pair))
-        if self.spe10_file is not None:
-            object.__setattr__(self, "spe10_file", str(self.spe10_file))
+        for name in self.ignored:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, str(getattr(self, name)))
+        wells = (w if isinstance(w, Well) else Well(**w) for w in self.wells)
+        object.__setattr__(self, "wells", tuple(wells))
         for name, choices in (
-            ("field", tuple(_ORIGINS)),
-            ("source", ("three_spot", "random")),
+            ("field", _FIELDS),
+            ("source", _SOURCES),
             ("spread", tuple(SPREADS)),
         ):
             check_choice(name, getattr(self, name), choices)
         super().__post_init__()
-        for name, owner in self._unused().items():
-            value = getattr(self, name)
-            if value != type(self).__dataclass_fields__[name].default:
-                raise PdeError(f"{name} = {value} is of {owner}: set that too, or drop {name}")
         check_draw(self.field_seed, 0)
+        self._refuse_strangers("field", _FIELDS)
+        self._refuse_strangers("source", _SOURCES)
         if self.source == "three_spot":
             three_spots(self.grid)
+        if self.source == "wells":
+            check_varying(self.grid, self.wells)
+        if self.field == "file" and self.permeability_file is None:
+            raise PdeError("field='file' needs permeability_file, the path of the permeability")
         if self.field == "spe10":
             if self.spe10_file is None:
                 raise PdeError("field='spe10' needs spe10_file, the path of spe_perm.dat")
             check_window(self.layer, self.grid, self.component, self.origin, self.window)
 
+    def _refuse_strangers(self, what: str, kinds: Mapping[str, tuple[str, ...]]) -> None:
+        """Raise `PdeError` where a parameter of another kind is given."""
+        kind = getattr(self, what)
+        for other, names in kinds.items():
+            for name in names:
+                stated = type(self).__dataclass_fields__[name]
+                made = stated.default_factory is not dataclasses.MISSING
+                default = stated.default_factory() if made else stated.default
+                given = getattr(self, name)
+                if other != kind and given != default:
+                    raise PdeError(
+                        f"{name} = {given} is of {what}={other!r}, and {what} is {kind!r}: give "
+                        "both or neither"
+                    )
+
+    @property
+    def grid(self) -> Grid:
+        """The grid."""
+        return Grid(self.nx, self.ny, lx=self.lx, ly=self.ly, dx=self.dx, dy=self.dy)
+
+    @property
+    def well_problem(self) -> WellProblem:
+        """The wells and the sides."""
+        return WellProblem(self.grid, self.wells, self.side_pressure, self.side_flux)
+
     def permeability(self) -> Array:
         """The permeability `[ny, nx]`, made or read anew."""
         if self.field == "channelised":
             return channelised_permeability(self.grid, self.field_seed)
+        if self.field == "file":
+            assert self.permeability_file is not None
+            return own_permeability(
+                self.grid, self.permeability_file, self.permeability_name, self.axes, self.active()
+            )
         assert self.spe10_file is not None
         return spe10_layer(
             self.spe10_file, self.layer, self.grid, self.component, self.origin, self.window
@@ -104,36 +179,51 @@ class SourceDataSpec(DataSpec):
 
     def parameters(self) -> dict[str, Any]:
         """The values that shape this data set, ready for JSON; those that do not are left out."""
-        unused = self._unused()
-        return {k: v for k, v in super().parameters().items() if k not in unused}
-
-    def _unused(self) -> dict[str, str]:
-        """The values that do not shape this data set, and what they belong to."""
-        owners = dict.fromkeys(_SPE10_ONLY, "field='spe10'")
-        if self.field == "spe10":
-            owners = {"field_seed": "field='channelised'"}
-        return owners | ({"spread": "source='three_spot'"} if self.source == "random" else {})
+        kinds = ((_FIELDS, self.field), (_SOURCES, self.source))
+        unused = {n for all_, kind in kinds for k, ns in all_.items() if k != kind for n in ns}
+        unused |= {name for name in _OPTIONAL if getattr(self, name) is None}
+        values = {k: v for k, v in super().parameters().items() if k not in unused}
+        if self.source == "wells":
+            values["wells"] = [dataclasses.asdict(well) for well in self.wells]
+        return values
 
     def notes(self) -> dict[str, str]:
         """What the file says of the problem."""
-        return {"permeability": _ORIGINS[self.field], "boundary": "no flow through any side"}
+        sides = self.side_pressure or self.side_flux
+        said = "as the parameters say" if sides else "no flow through any side"
+        return {"permeability": _ORIGINS[self.field], "boundary": said}
 
     def unlike(self, arrays: Mapping[str, Array]) -> list[str]:
-        """Whether the SPE10 file, where it is at hand, holds another permeability."""
-        at_hand = self.field == "spe10" and Path(str(self.spe10_file)).exists()
+        """Whether the field's file, where it is at hand, holds another permeability."""
+        path = {"spe10": self.spe10_file, "file": self.permeability_file}.get(self.field)
+        at_hand = path is not None and Path(path).exists()
         if at_hand and not np.array_equal(arrays["permeability"], self.permeability()):
-            return [f"{self.spe10_file} holds another permeability"]
+            return [f"{path} holds another permeability"]
         return []
 
+    def active(self) -> BoolArray | None:
+        """Which cells are active, `[ny, nx]`; None if all are."""
+        if self.active_file is None:
+            return None
+        return own_activity(self.grid, self.active_file, self.axes)
+
     def in_threads(self, backend: str) -> bool:
-        """Three spots are sums of two flows, too little work for processes."""
-        return self.source == "three_spot"
+        """Spots and wells are sums of few flows, too little work for processes."""
+        return self.source != "random"
 
     def shared(self) -> Arrays:
-        """The permeability and, for three spots, the flows of the two patterns."""
+        """The permeability and, for three spots and wells, the flows of the patterns."""
         arrays = {"permeability": self.permeability()}
+        active = self.active()
+        if active is not None:
+            arrays["active"] = active.astype(np.float64)
+        if self.source == "wells":
+            arrays |= well_flows(self.well_problem, arrays["permeability"], active)
+            if not self.save_pressure:
+                del arrays["basis_pressure"]
+            return arrays
         if self.source == "three_spot":
-            solver = DarcySolver(self.grid, arrays["permeability"])
+            solver = DarcySolver(self.grid, arrays["permeability"], active=active)
             basis = solver.solve(three_spots(self.grid))
             arrays["basis_velocity"] = basis.velocity
             if self.save_pressure:
@@ -141,32 +231,38 @@ class SourceDataSpec(DataSpec):
         return arrays
 
     def drawn(self) -> dict[str, tuple[int, ...]]:
-        """The strengths of three spots, or the whole sources."""
-        return {"strengths": (2,)} if self.source == "three_spot" else {"source": self.grid.shape}
+        """The strengths of spots or wells, or the whole sources."""
+        if self.source == "random":
+            return {"source": self.grid.shape}
+        return {
+            "strengths": (2 if self.source == "three_spot" else num_strengths(self.well_problem),)
+        }
 
     def family(self, shared: Arrays, backend: str) -> Family:
         """What one worker keeps."""
-        return (ThreeSpots if self.source == "three_spot" else RandomSources)(self, shared)
+        return (RandomSources if self.source == "random" else Superposed)(self, shared)
 
 
-class ThreeSpots(Family):
-    """Sums of two flows; elementwise, so that a sample's bits do not depend on its neighbours."""
+class Superposed(Family):
+    """Sums of few flows; elementwise, so that a sample's bits do not depend on its neighbours."""
 
     def __init__(self, spec: SourceDataSpec, shared: Arrays) -> None:
         self.spec: SourceDataSpec = spec
         self._velocity = shared["basis_velocity"]
-        self._pressure = shared.get("basis_pressure", np.zeros((2, *spec.grid.shape)))
+        nothing = np.zeros((len(self._velocity), *spec.grid.shape))
+        self._pressure = shared.get("basis_pressure", nothing)
 
     def draw(self, samples: range) -> Arrays:
-        """Strengths `[n, 2]`."""
+        """Strengths `[n, patterns]`."""
+        if self.spec.source == "wells":
+            return {"strengths": well_strengths(self.spec.well_problem, self.spec.seed, samples)}
         return {"strengths": strengths_of(self.spec.seed, samples, self.spec.spread)}
 
     def solve(self, drawn: Arrays) -> DarcySolution:
-        """Superpose the two patterns' flows."""
-        f1, f2 = drawn["strengths"].T[:, :, None]
-        p1, p2 = self._pressure
-        velocity = f1 * self._velocity[0] + f2 * self._velocity[1]
-        pressure = f1[..., None] * p1 + f2[..., None] * p2
+        """Superpose the patterns' flows."""
+        strengths = drawn["strengths"].T[:, :, None]
+        velocity = reduce(add, map(mul, strengths, self._velocity))
+        pressure = reduce(add, map(mul, strengths[..., None], self._pressure))
         return DarcySolution(self.spec.grid, velocity, pressure)
 
 
@@ -175,7 +271,7 @@ class RandomSources(Family):
 
     def __init__(self, spec: SourceDataSpec, shared: Arrays) -> None:
         self.spec: SourceDataSpec = spec
-        self._solver = DarcySolver(spec.grid, shared["permeability"])
+        self._solver = DarcySolver(spec.grid, shared["permeability"], active=spec.active())
 
     def draw(self, samples: range) -> Arrays:
         """Sources `[n, ny, nx]`."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import check_count
 
-STRENGTHS, SOURCE, PERMEABILITY = 1, 2, 3  # purposes, each with streams of its own
+STRENGTHS, SOURCE, PERMEABILITY, WELLS = 1, 2, 3, 4  # purposes, each with streams of its own
 
 
 def check_draw(seed: int, index: int) -> None:

@@ -162,7 +162,7 @@ def _grid(path: Path, file: h5py.File, counts: dict[str, int]) -> Grid:
                 "expected the centres of equal cells, the first beginning at 0"
             )
         lengths[axis] = length
-    return Grid(counts["x"], counts["y"], lengths["x"], lengths["y"])
+    return Grid(counts["x"], counts["y"], lx=lengths["x"], ly=lengths["y"])
 
 
 def _source(path: Path, file: h5py.File, beta: float | None) -> float:

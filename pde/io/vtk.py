@@ -1,4 +1,4 @@
-"""Fields and flows as a VTK image (`.vti`), which ParaView, VisIt, PyVista and VTK open."""
+"""Fields and flows as a VTK grid, which ParaView, VisIt, PyVista and VTK open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from ..darcy.rt0 import check_permeability
+from ..darcy.cells import check_active, check_tensor
 from ..darcy.solver import DarcySolution
 from ..errors import PdeError
 from ..grid import Array, Grid
@@ -23,15 +23,16 @@ def write_vtk(
     solution: DarcySolution | None = None,
     **cell_fields: Any,
 ) -> Path:
-    """Write cell data on a grid to one file of VTK's XML format ImageData.
+    """Write cell data on a grid to one file of VTK's XML formats, ImageData or RectilinearGrid.
 
     All values are of float64 and none is interpolated. ParaView draws streamlines of `velocity`
     after its filter "Cell Data to Point Data".
 
     Args:
-        path: The file, `*.vti`; overwritten.
+        path: The file, `*.vti`, for equal cells, or `*.vtr`, for any; overwritten.
         grid: The grid, in the file a plane at z = 0.
-        permeability: Positive cell values `[ny, nx]`, in the file `kappa`.
+        permeability: Positive cell values `[ny, nx]`, or `[ny, nx, 2]` along x and y, in the file
+            `kappa`.
         solution: One solution on the grid, in the file `pressure`, `velocity` (at the cell
             centres, with a zero third component) and `divergence`, which is to equal the source.
         **cell_fields: Further fields by name: numbers `[ny, nx]`, as a standard deviation, or
@@ -51,11 +52,13 @@ def write_vtk(
         >>> write_vtk("flow.vti", grid, kappa, solution)  # doctest: +SKIP
     """
     path = Path(path)
-    if path.suffix != ".vti":
-        raise PdeError(f"{path} has the suffix {path.suffix!r}, expected '.vti'")
+    if path.suffix not in (".vti", ".vtr"):
+        raise PdeError(f"{path} has the suffix {path.suffix!r}, expected '.vti' or '.vtr'")
+    if path.suffix == ".vti" and not grid.uniform:
+        raise PdeError(f"{path}: an image has equal cells and the grid's differ; write a '.vtr'")
     fields = {}
     if permeability is not None:
-        fields["kappa"] = check_permeability(grid, permeability)
+        fields["kappa"] = check_tensor(grid, permeability, check_active(grid, None))
     if solution is not None:
         fields |= _flow(grid, solution)
     for name, given in cell_fields.items():
@@ -64,7 +67,8 @@ def write_vtk(
         fields[name] = grid.cell_field(name, given, vectors=True)
     if not fields:
         raise PdeError(f"nothing to write to {path}: give a permeability, a solution or a field")
-    path.write_text(_document(grid, fields), encoding="ascii", errors="xmlcharrefreplace")
+    document = _image if path.suffix == ".vti" else _rectilinear
+    path.write_text(document(grid, fields), encoding="ascii", errors="xmlcharrefreplace")
     return path
 
 
@@ -83,7 +87,21 @@ def _flow(grid: Grid, solution: DarcySolution) -> dict[str, Array]:
     }
 
 
-def _document(grid: Grid, fields: dict[str, Array]) -> str:
+def _rectilinear(grid: Grid, fields: dict[str, Array]) -> str:
+    extent = f"0 {grid.nx} 0 {grid.ny} 0 0"
+    arrays = "".join(_data_array(name, values) for name, values in fields.items())
+    lines = (("x", grid.x_lines), ("y", grid.y_lines), ("z", np.zeros(1)))
+    coordinates = "".join(_data_array(name, values) for name, values in lines)
+    return (
+        '<?xml version="1.0"?>\n<VTKFile type="RectilinearGrid" version="1.0" '
+        'byte_order="LittleEndian" header_type="UInt64">\n'
+        f'<RectilinearGrid WholeExtent="{extent}">\n<Piece Extent="{extent}">\n<PointData/>\n'
+        f"<CellData>\n{arrays}</CellData>\n<Coordinates>\n{coordinates}</Coordinates>\n"
+        "</Piece>\n</RectilinearGrid>\n</VTKFile>\n"
+    )
+
+
+def _image(grid: Grid, fields: dict[str, Array]) -> str:
     extent = f"0 {grid.nx} 0 {grid.ny} 0 0"
     arrays = "".join(_data_array(name, values) for name, values in fields.items())
     return (

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 import pde
 from lightning_sgmcmc.chain import Sampling
+from pde.datasets.permeability import PRESSURE
 from pde.fields.kle import MEANS
 from tasks.data.flows import Array, FlowData, Split
 
+Spec: TypeAlias = pde.PermeabilityDataSpec | pde.OwnFieldsSpec
 
-class PDEPermData(FlowData[pde.PermeabilityDataset]):
-    """1,500 pairs of permeability and velocity (section 5.3.2 of HASGLD-SA).
+
+class PDEPermData(FlowData[pde.Dataset[Spec]]):
+    """1,500 pairs of permeability and velocity (section 5.3.2 of HASGLD-SA, or own).
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The last
     ``num_test`` samples are for testing, and the last ``num_val`` of the others are held out for
@@ -35,9 +40,20 @@ class PDEPermData(FlowData[pde.PermeabilityDataset]):
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         seed: Seed of the fields.
+        permeability: File of own permeabilities [n, ny, nx], as for :func:`pde.read_field`, in
+            place of random ones; the first ``num_samples`` of them count.
+        permeability_name: The array in that file, where it holds several.
+        axes: ``yx`` where the file's last axis is x, else ``xy``.
+        wells: Table of wells, as for :func:`pde.read_wells`; with own permeabilities.
+        lx: Width of the domain, needed beside a file that has none.
+        ly: Height of the domain, likewise.
+        source: The source f of own permeabilities, the same everywhere.
+        side_pressure: Pressures of sides (``left``) and parts of them (``left:0:0.5``), with own
+            permeabilities; 1 on the left and 0 on the right by default.
+        side_flux: Velocities out of sides and parts of them, with own permeabilities.
 
     Raises:
-        ValueError: If a value lies outside its range.
+        ValueError: If a value lies outside its range, or belongs to own permeabilities alone.
     """
 
     def __init__(
@@ -55,8 +71,48 @@ class PDEPermData(FlowData[pde.PermeabilityDataset]):
         batch_size: int = 64,
         sampling: Sampling = "auto",
         seed: int = 0,
+        permeability: str | None = None,
+        permeability_name: str | None = None,
+        axes: Literal["yx", "xy"] = "yx",
+        wells: str | None = None,
+        lx: float | None = None,
+        ly: float | None = None,
+        source: float = 0.0,
+        side_pressure: dict[str, float] | None = None,
+        side_flux: dict[str, float] | None = None,
     ) -> None:
         super().__init__(num_samples, num_test, num_val, batch_size, sampling)
+        self.spec: Spec
+        if permeability is not None:
+            self.spec = pde.OwnFieldsSpec.of_file(
+                permeability,
+                permeability_name,
+                axes,
+                side_pressure=PRESSURE if side_pressure is None else side_pressure,
+                source=source,
+                num_samples=num_samples,
+                wells=wells,
+                lx=lx,
+                ly=ly,
+                side_flux=side_flux or {},
+            )
+            said = json.dumps(self.spec.parameters(), sort_keys=True).encode()
+            self.path = Path(root) / f"own-{hashlib.sha256(said).hexdigest()[:16]}.safetensors"
+            return
+        own = {
+            "permeability_name": permeability_name,
+            "wells": wells,
+            "lx": lx,
+            "ly": ly,
+            "side_pressure": side_pressure,
+            "side_flux": side_flux,
+        }
+        given = [name for name, value in own.items() if value is not None]
+        if given or source or axes != "yx":
+            raise ValueError(
+                f"{', '.join([*given, *(['source'] if source else [])]) or 'axes'} goes with own "
+                "permeabilities: give permeability=FILE too"
+            )
         if mean is None:
             mean = MEANS.get(kind, 0.0)  # the specification refuses other kinds
         self.spec = pde.PermeabilityDataSpec(
@@ -76,11 +132,11 @@ class PDEPermData(FlowData[pde.PermeabilityDataset]):
 
     def prepare_data(self) -> None:
         """Solve and write the set, unless it is there."""
-        pde.generate_permeabilities(self.spec, self.path)
+        pde.generate(self.spec, self.path)
 
-    def load(self) -> pde.PermeabilityDataset:
+    def load(self) -> pde.Dataset[Spec]:
         """Open the set."""
-        return pde.load_permeabilities(self.path)
+        return pde.load(self.path, type(self.spec))
 
     def arrays(self, name: Split) -> tuple[Array, Array]:
         """Return permeabilities [n, ny, nx] and velocities [n, edges] of a split."""
@@ -88,5 +144,7 @@ class PDEPermData(FlowData[pde.PermeabilityDataset]):
         return np.array(self.data.permeability[chosen]), np.array(self.data.velocity[chosen])
 
     def coefficients(self, name: Split) -> Array:
-        """Return the Karhunen-Loeve coefficients [n, terms] of a split."""
+        """Return the Karhunen-Loeve coefficients [n, terms] of a split; none of own fields."""
+        if isinstance(self.spec, pde.OwnFieldsSpec):
+            return np.empty((len(self.arrays(name)[0]), 0))
         return np.array(self.data.coefficients[self.split(name)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 import pde
 from lightning_sgmcmc.chain import Sampling
+from pde.datasets.own_problem import own_problem
 from tasks.data.download import data_root
 from tasks.data.flows import FlowData, Split
 
@@ -25,7 +28,7 @@ def find_spe10() -> Path:
 
 
 class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
-    """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA).
+    """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA, or own).
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
     the samples are for training, the last 20 % for testing, and the last ``num_val`` of the
@@ -38,13 +41,26 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         spe10_file: The official ``spe_perm.dat``, plain, ``.xz`` or in its zip; for ``spe10``.
             None is what lies in ``spe10`` below $SGMCMC_DATA_ROOT or ``./data``.
         layer: SPE10 layer, 1 (top) to 85.
-        origin: First SPE10 cell (x, y) of the 60x60 crop.
+        origin: First SPE10 cell (x, y) of the crop.
         spread: What the 5 of the paper's N(10, 5) is: ``variance`` or ``sd``.
         num_samples: Pairs in all.
         num_val: Training pairs that are held out.
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         seed: Seed of the sources.
+        permeability: File of an own permeability, as for :func:`pde.read_field`, in place of
+            ``field``.
+        permeability_name: The array in that file, where it holds several.
+        axes: ``yx`` where the file's last axis is x, else ``xy``.
+        active: File of which cells are active, 1 or 0; all without it.
+        wells: Table of own wells in place of the three spots, as for :func:`pde.read_wells`; the
+            rates of those with a spread vary.
+        nx: Cells in x; 60 without a file.
+        ny: Cells in y; 60 without a file.
+        lx: Width of the domain; 1 without a file, and needed beside a file that has none.
+        ly: Height of the domain, likewise.
+        side_pressure: Pressures of sides (``left``) and parts of them (``left:0:0.5``), with wells.
+        side_flux: Velocities out of sides and parts of them, with wells.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -64,28 +80,56 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         batch_size: int = 64,
         sampling: Sampling = "auto",
         seed: int = 0,
+        permeability: str | None = None,
+        permeability_name: str | None = None,
+        axes: Literal["yx", "xy"] = "yx",
+        active: str | None = None,
+        wells: str | None = None,
+        nx: int | None = None,
+        ny: int | None = None,
+        lx: float | None = None,
+        ly: float | None = None,
+        side_pressure: dict[str, float] | None = None,
+        side_flux: dict[str, float] | None = None,
     ) -> None:
         if num_samples < 10:
             raise ValueError(f"num_samples must be at least 10, got {num_samples}")
         super().__init__(num_samples, num_samples // 5, num_val, batch_size, sampling)
         if field == "spe10" and spe10_file is None:
             spe10_file = str(find_spe10())
-        self.spec = pde.SourceDataSpec(
-            field=field,
-            field_seed=field_seed,
-            spe10_file=spe10_file,
-            layer=layer,
-            origin=origin,
-            spread=spread,
-            num_samples=num_samples,
-            seed=seed,
+        own = own_problem(
+            permeability=permeability,
+            permeability_name=permeability_name,
+            axes=axes,
+            active=active,
+            wells=wells,
+            nx=nx,
+            ny=ny,
+            lx=lx,
+            ly=ly,
+            side_pressure=side_pressure,
+            side_flux=side_flux,
         )
+        given = {
+            "field": field,
+            "field_seed": field_seed,
+            "spe10_file": spe10_file,
+            "layer": layer,
+            "origin": origin,
+            "spread": spread,
+        }
+        self.spec = pde.SourceDataSpec(**(given | own), num_samples=num_samples, seed=seed)
         place = (
             f"{field}-{field_seed}"
             if field == "channelised"
             else (f"spe10-{layer}-{origin[0]}-{origin[1]}")
         )
-        self.path = Path(root) / f"{place}-{spread}-{num_samples}-{seed}.safetensors"
+        name = f"{place}-{spread}-{num_samples}-{seed}"
+        if own:
+            files = [Path(file).read_bytes() for file in (permeability, active) if file is not None]
+            said = json.dumps(self.spec.parameters(), sort_keys=True).encode()
+            name = f"own-{hashlib.sha256(b''.join([said, *files])).hexdigest()[:16]}"
+        self.path = Path(root) / f"{name}.safetensors"
 
     def prepare_data(self) -> None:
         """Solve and write the set, unless it is there."""
@@ -104,15 +148,19 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
     def least_squares_error(self) -> NDArray[np.float64]:
         """Return the relative L2 errors, [n], of linear least squares from source to velocity.
 
-        The map is linear and its inputs span two dimensions, so this is exact up to round-off:
-        the baseline of any network for this problem.
+        The map is linear, or affine where there is flow without any rate, and its inputs span few
+        dimensions, so this is exact up to round-off: the baseline of any network for this problem.
         """
         source, velocity = self.arrays("train")
-        flat = source.reshape(len(source), -1)
-        varying = np.ptp(flat, axis=0) > 0
-        weights = np.linalg.lstsq(flat[:, varying], velocity, rcond=None)[0]
+        varying = np.ptp(source, axis=0) > 0
+        affine = self.spec.source == "wells"
+
+        def features(sources: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.pad(sources[:, varying], ((0, 0), (0, int(affine))), constant_values=1.0)
+
+        weights = np.linalg.lstsq(features(source), velocity, rcond=None)[0]
         test_source, test_velocity = self.arrays("test")
-        predicted = test_source.reshape(len(test_source), -1)[:, varying] @ weights
+        predicted = features(test_source) @ weights
         error: NDArray[np.float64] = np.linalg.norm(predicted - test_velocity, axis=1)
         size: NDArray[np.float64] = np.linalg.norm(test_velocity, axis=1)
         return error / size

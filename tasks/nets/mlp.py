@@ -42,15 +42,15 @@ class MLP(nn.Module):
         sizes = [*hidden, outputs or 1]
         first = nn.Linear(1, sizes[0])
         rest = [nn.Linear(m, n) for m, n in pairwise(sizes)]
-        _resize(first, inputs=0)
+        resize(first, inputs=0)
         if outputs is None:
-            _resize([first, *rest][-1], outputs=0)
+            resize([first, *rest][-1], outputs=0)
         parts: list[nn.Module] = [first]
         for layer in rest:
             parts += [ACTIVATIONS[activation](), layer]
         self.layers = nn.Sequential(*parts)
         if inputs is not None:
-            _resize(first, inputs=inputs)
+            resize(first, inputs=inputs)
             if first.out_features:
                 first.reset_parameters()
 
@@ -75,7 +75,7 @@ class MLP(nn.Module):
         if not last.out_features:
             opened[last] = opened.get(last, {}) | {"outputs": outputs}
         for layer, sizes in opened.items():
-            _resize(layer, **sizes)
+            resize(layer, **sizes)
             layer.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class MLP(nn.Module):
         return result
 
 
-def _resize(layer: nn.Linear, inputs: int | None = None, outputs: int | None = None) -> None:
+def resize(layer: nn.Linear, inputs: int | None = None, outputs: int | None = None) -> None:
     """Give a layer other sizes, and weights that are not set; None keeps a size."""
     layer.in_features = layer.in_features if inputs is None else inputs
     layer.out_features = layer.out_features if outputs is None else outputs

@@ -18,8 +18,8 @@ class PermEncoderDecoder(CoarseSolverNet):
     8,367,472 weights, 1.4 % more than the paper's 8,252,320, which no natural configuration has.
 
     Args:
-        nx: Cells in x, even.
-        ny: Cells in y, even.
+        nx: Cells in x, at least 6; the data's, where they are of another grid.
+        ny: Cells in y, likewise.
         coarse: Side of the coarse square; its square is the first dense layer's width.
         encoder_channels: Channels of the first two convolutions.
         solver_channels: Channels of the two convolutions on the coarse square.
@@ -27,7 +27,7 @@ class PermEncoderDecoder(CoarseSolverNet):
         activation: ``relu`` or ``silu``.
 
     Raises:
-        ValueError: If a size is not positive, the grid not even, or a name unknown.
+        ValueError: If a size is too small or a name is unknown.
     """
 
     def __init__(
@@ -42,8 +42,6 @@ class PermEncoderDecoder(CoarseSolverNet):
     ) -> None:
         check_sizes(coarse=coarse, encoder_channels=encoder_channels, hidden=hidden)
         check_sizes(solver_channels=solver_channels)
-        if nx % 2 or ny % 2 or min(nx, ny) < 6:
-            raise ValueError(f"the grid must have even sides of at least 6 cells, got {nx}x{ny}")
         check_name("activation", activation, ("relu", "silu"))
         act = ACTIVATIONS[activation]
         first, second = encoder_channels
@@ -52,9 +50,16 @@ class PermEncoderDecoder(CoarseSolverNet):
             act(),
             nn.Conv2d(first, second, 3),
             act(),
-            nn.AvgPool2d(2),
+            nn.AvgPool2d(2, ceil_mode=True),
             nn.Flatten(),
-            nn.Linear(second * ((nx - 4) // 2) * ((ny - 4) // 2), coarse**2),
+            nn.Linear(second * self.pooled(nx, ny), coarse**2),
             act(),
         )
         super().__init__(encoder, nx, ny, coarse, solver_channels, 1, hidden, act)
+
+    @staticmethod
+    def pooled(nx: int, ny: int) -> int:
+        """Return the number of cells after two valid convolutions and pooling."""
+        if min(nx, ny) < 6:
+            raise ValueError(f"the grid must have sides of at least 6 cells, got {nx}x{ny}")
+        return (-(-(nx - 4) // 2)) * (-(-(ny - 4) // 2))

@@ -138,7 +138,7 @@ def test_mirroring_and_turning_the_problem_turns_the_flow():
     mirrored = DarcySolver(grid, permeability[:, ::-1]).solve(source[:, ::-1]).velocity
     np.testing.assert_allclose(grid.split(mirrored)[0], -vertical[:, ::-1], atol=1e-12)
     np.testing.assert_allclose(grid.split(mirrored)[1], horizontal[:, ::-1], atol=1e-12)
-    turned_grid = Grid(grid.ny, grid.nx, grid.ly, grid.lx)
+    turned_grid = Grid(grid.ny, grid.nx, lx=grid.ly, ly=grid.lx)
     turned = DarcySolver(turned_grid, permeability.T).solve(source.T).velocity
     np.testing.assert_allclose(turned_grid.split(turned)[0], horizontal.T, atol=1e-12)
     np.testing.assert_allclose(turned_grid.split(turned)[1], vertical.T, atol=1e-12)

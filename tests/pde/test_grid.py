@@ -44,11 +44,52 @@ def test_cell_velocity_and_divergence_of_a_linear_field():
 
 
 @pytest.mark.parametrize(
-    "arguments", [(0, 3), (3, -1), (2.5, 3), (3, True), (3, 3, 0.0), (3, 3, 1.0, float("inf"))]
+    ("counts", "lengths"),
+    [
+        ((0, 3), {}),
+        ((3, -1), {}),
+        ((2.5, 3), {}),
+        ((3, True), {}),
+        ((3, 3), {"lx": 0.0}),
+        ((3, 3), {"ly": float("inf")}),
+        ((3, 3), {"dx": (1.0, 2.0)}),
+        ((3, 3), {"lx": 2.0, "dx": (1.0, 2.0, 3.0)}),
+    ],
 )
-def test_impossible_grids_are_refused(arguments):
+def test_impossible_grids_are_refused(counts, lengths):
     with pytest.raises(PdeError, match="Grid: "):
-        Grid(*arguments)
+        Grid(*counts, **lengths)
+
+
+def test_a_third_count_is_no_length():
+    with pytest.raises(TypeError, match="positional"):
+        Grid(60, 220, 85)
+
+
+def test_unlike_cells_measure_what_they_should():
+    grid = Grid.of_spacing([1.0, 2.0, 0.5], [0.25, 3.0])
+    assert grid.shape == (2, 3)
+    assert (grid.lx, grid.ly) == (3.5, 3.25)
+    np.testing.assert_allclose(grid.cell_centres()[:, :, 0], [[0.5, 2.0, 3.25]] * 2)
+    np.testing.assert_allclose(grid.cell_centres()[:, 0, 1], [0.125, 1.75])
+    np.testing.assert_allclose(grid.cell_areas.sum(), 3.5 * 3.25)
+    np.testing.assert_allclose(grid.divergence(linear_flow(grid)), 1.0, rtol=1e-13)
+    assert Grid.of_spacing([0.5] * 4, [0.5] * 2) == Grid(4, 2, lx=2.0)
+    with pytest.raises(PdeError, match="needs equal cells"):
+        _ = grid.cell_area
+
+
+def test_a_part_of_a_side_holds_the_edges_whose_midpoints_it_holds():
+    grid = Grid(4, 5, lx=4.0, ly=10.0)
+    np.testing.assert_array_equal(grid.boundary_edges("left:2:6"), grid.boundary_edges("left")[1:3])
+    np.testing.assert_array_equal(grid.boundary_edges("top:3:9"), grid.boundary_edges("top")[3:])
+    for part, message in (
+        ("left:0.1:0.2", "midpoint of no edge; they lie from 1 to 9"),
+        ("left:0", "two numbers"),
+        ("west:0:1", "unknown side 'west:0:1'"),
+    ):
+        with pytest.raises(PdeError, match=message):
+            grid.boundary_edges(part)
 
 
 def test_wrong_side_and_wrong_velocity_are_refused():

@@ -92,14 +92,20 @@ def test_synthetic_sets_say_so(tmp_path):
         ({"nx": 0}, "nx=0"),
         ({"nx": 4, "ny": 4}, "at least 6 x 6"),
         ({"field": "spe10"}, "needs spe10_file"),
-        ({"spe10_file": "f"}, "spe10_file = f is of field='spe10': set that too, or drop"),
+        (
+            {"spe10_file": "f"},
+            "f is of field='spe10', and field is 'channelised': give",
+        ),
         ({"layer": 86}, "layer = 86 is of field='spe10'"),
         ({"origin": (1, 2)}, "origin = \\(1, 2\\) is of field='spe10'"),
         (
             {"field": "spe10", "spe10_file": "f", "field_seed": 1},
             "field_seed = 1 is of field='channelised'",
         ),
-        ({"source": "random", "spread": "sd"}, "spread = sd is of source='three_spot'"),
+        (
+            {"source": "random", "spread": "sd"},
+            "spread = sd is of source='three_spot'",
+        ),
         ({"field": "spe10", "spe10_file": "f", "layer": 99}, "layer 99"),
     ],
 )

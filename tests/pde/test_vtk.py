@@ -103,7 +103,7 @@ def test_bad_fields_are_one_line_and_leave_no_file(given, message, tmp_path):
 
 def test_bad_solutions_and_suffixes_are_refused(flow, tmp_path):
     kappa, _, solution = flow
-    with pytest.raises(PdeError, match=r"suffix '.vtk', expected '.vti'"):
+    with pytest.raises(PdeError, match=r"suffix '.vtk', expected '.vti' or '.vtr'"):
         write_vtk(tmp_path / "f.vtk", GRID, kappa)
     with pytest.raises(PdeError, match=r"solution on Grid\(nx=5.*expected one on Grid\(nx=3"):
         write_vtk(tmp_path / "f.vti", Grid(3, 5), None, solution)

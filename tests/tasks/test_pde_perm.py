@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import pde
 from lightning_sgmcmc.run import cli
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments.hasgld import table2
@@ -120,7 +122,7 @@ def test_the_network_has_the_stated_size() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"nx": 9}, "even sides of at least 6"), ({"activation": "gelu"}, "one of relu, silu")],
+    [({"nx": 5}, "sides of at least 6"), ({"activation": "gelu"}, "one of relu, silu")],
 )
 def test_networks_that_cannot_be_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -149,3 +151,41 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
     assert {path.name for path in out.glob("*.png")} | {
         path.name for path in out.glob("figures/*.png")
     } >= {"flow_median.png", "flow_worst.png"}
+
+
+def test_own_permeabilities_from_command_to_posterior(tmp_path: Path, monkeypatch: object) -> None:
+    fields = np.exp(np.random.default_rng(0).standard_normal((30, 8, 11)))
+    np.save(tmp_path / "k.npy", fields)
+    (tmp_path / "wells.csv").write_text("x,y,rate,pressure,radius\n1,1,2,,\n9,6,,0,.01\n")
+    command = [
+        "--task=pde_perm", f"--data.permeability={tmp_path / 'k.npy'}",
+        f"--data.wells={tmp_path / 'wells.csv'}", "--data.lx=11", "--data.ly=8",
+        "--data.num_samples=30", "--data.num_test=5", "--data.num_val=5",
+        "--data.batch_size=8", f"--data.root={tmp_path}",
+        "--model.burn_in_optimizer.steps=4", "--model.burn_in=6", "--model.thinning=2",
+        "--trainer.max_steps=10", "--wandb_project=null", "--trainer.accelerator=cpu",
+        "--model.net.hidden=20", "--model.net.encoder_channels=[4, 2]",
+        "--trainer.enable_progress_bar=false",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        cli.main(ROOT / "configs", [*command, f"--out={tmp_path / 'refused'}"])
+    plain = ["--model.conservative=false", "--model.symmetric=false", f"--out={tmp_path / 'run'}"]
+    folder = cli.main(ROOT / "configs", [*command, *plain])
+    os.environ.pop("SGMCMC_RUN_FOLDER", None)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["task_details"]["field"] == "own, k.npy"
+    assert results["metrics"]["ensemble"]["imbalance_of_truth"] < 1e-5
+    data = pde.load(next(tmp_path.glob("own-*.safetensors")), pde.OwnFieldsSpec)
+    np.testing.assert_array_equal(data.permeability, fields)
+    wells = data.spec.wells
+    flow = pde.DarcySolver(data.grid, fields[7], data.spec.side_pressure, wells=wells).solve()
+    np.testing.assert_allclose(data.velocity[7], flow.velocity, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"wells": "w.csv"}, "wells goes with own"), ({"source": 2.0}, "source goes with own")],
+)
+def test_what_goes_with_own_permeabilities_is_refused_alone(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PDEPermData(**options)

@@ -60,9 +60,16 @@ def test_scales_are_units() -> None:
     torch.testing.assert_close(task(4 * x), 0.5 * before)
 
 
-def test_odd_grid_is_refused() -> None:
-    with pytest.raises(ValueError, match="even sides to be pooled by 2, got 61x60"):
-        EncoderDecoder(nx=61)
+def test_a_grid_of_any_size_is_taken() -> None:
+    """Odd sides too: the last cells are pooled alone."""
+    net = EncoderDecoder()
+    net.take_grid(13, 7)
+    assert net(torch.randn(2, 1, 7, 13)).shape == (2, pde.Grid(13, 7).num_edges)
+    assert (
+        EncoderDecoder(nx=13, ny=7)(torch.randn(2, 1, 7, 13)).shape[1] == net.decoder.out_features
+    )
+    with pytest.raises(ValueError, match="at least one cell"):
+        net.take_grid(0, 7)
 
 
 @pytest.mark.parametrize("num_samples", [20, 33])
@@ -85,6 +92,55 @@ def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) 
     still = np.flatnonzero((data.data.velocity == 0).all(0))  # the closed boundary's edges
     assert module.active.logical_not().nonzero().squeeze(1).tolist() == still.tolist()
     assert len(still) == 4 * 60
+
+
+def own_files(folder: Path) -> list[str]:
+    """An own field of odd sides, three wells, and the arguments that name them."""
+    rng = np.random.default_rng(0)
+    np.save(folder / "k.npy", np.exp(rng.standard_normal((9, 14))))
+    (folder / "wells.csv").write_text(
+        "x,y,rate,spread,pressure,radius\n10,10,3,1,,\n130,80,2,.5,,\n70,40,,,0,.1\n"
+    )
+    return [
+        f"--data.permeability={folder / 'k.npy'}", f"--data.wells={folder / 'wells.csv'}",
+        "--data.lx=140", "--data.ly=90", "--data.side_pressure={left: 1.0}",
+    ]  # fmt: skip
+
+
+def test_own_wells_have_noise_of_the_size_of_their_flow(tmp_path: Path) -> None:
+    """Rates that vary beside a side's pressure, which drives flow without any."""
+    own_files(tmp_path)
+    data = opened(
+        tmp_path, permeability=str(tmp_path / "k.npy"), wells=str(tmp_path / "wells.csv"),
+        lx=140.0, ly=90.0, side_pressure={"left": 1.0},
+    )  # fmt: skip
+    module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
+    run = trainer(tmp_path, 1)
+    run.datamodule = data  # type: ignore[attr-defined]
+    module.trainer = run
+    module.setup("fit")
+    x = torch.from_numpy(data.data.source()).float()
+    size = torch.from_numpy(np.linalg.norm(data.data.velocity, axis=1)).float()
+    edges = data.data.grid.num_edges
+    torch.testing.assert_close(module.noise_shape(x)[:, 0] * edges**0.5, size, rtol=1e-5, atol=0)
+    assert module(x).shape == (20, edges)
+    assert data.least_squares_error().max() < 1e-10
+    other = PDESourceData(
+        root=str(tmp_path), num_samples=20, permeability=str(tmp_path / "k.npy"), lx=14.0, ly=9.0
+    )
+    assert other.path != data.path
+
+
+def test_own_field_from_command_to_posterior(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("SGMCMC_RUN_FOLDER", raising=False)
+    folder = short_run(tmp_path, tmp_path / "run", *own_files(tmp_path))
+    os.environ.pop("SGMCMC_RUN_FOLDER", None)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["task_details"]["field"] == "from a file"
+    names = {path.stem for path in (folder / "figures").iterdir()}
+    assert {"flow_median", "flow_worst", "trace"} <= names
+    mean = load_posterior(folder).predict(torch.zeros(2, 9, 14)).mean
+    assert mean.shape == (2, pde.Grid(14, 9).num_edges)
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_sgmcmc.chain import Task
+from lightning_sgmcmc.diagnostics.verdict import DEVIATION
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+#: Letters of the names in a legend that stand in one line.
+LINE = 60
+#: Temperatures that are drawn, over the stated one; others stand at the edge as numbers.
+DRAWN = (-1.0, 4.0)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -49,7 +56,7 @@ def learning_curve(path: Path, burn_in: int) -> Figure:
     ):
         if name in columns:
             upper.plot(*columns[name], label=label, **style)
-    upper.set_ylabel("mean negative log-likelihood")
+    upper.set_ylabel("mean negative log-likelihood, nats")
     if "lr" in columns:  # a run shorter than the logging interval has none
         from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
@@ -60,8 +67,22 @@ def learning_curve(path: Path, burn_in: int) -> Figure:
     lower.set_xlabel("step")
     for axes in (upper, lower):
         axes.axvline(burn_in, color="0.3", ls=":", lw=1, label="end of burn-in")
-    upper.legend(loc="upper right")
+    legend_above(upper)
     return figure
+
+
+def legend_above(axes: Axes) -> None:
+    """Put the legend over the panel, where no data are."""
+    names = axes.get_legend_handles_labels()[1]
+    beside = sum(map(len, names)) < LINE
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(names) if beside else 1,
+        fontsize="small",
+        frameon=False,
+        borderaxespad=0.2,
+    )
 
 
 def trace(task: Task) -> Figure:
@@ -70,7 +91,7 @@ def trace(task: Task) -> Figure:
     history = kept.history
     steps = np.array([row["step"] for row in history])
     panels: list[tuple[str, dict[str, np.ndarray]]] = [
-        ("minibatch\nmean NLL", {"": np.array([row["train/nll"] for row in history])})
+        ("minibatch\nmean NLL, nats", {"": np.array([row["train/nll"] for row in history])})
     ]
     if all("kinetic_temperature" in row for row in history):
         values = np.array([row["kinetic_temperature"] for row in history])
@@ -98,16 +119,112 @@ def trace(task: Task) -> Figure:
         if "temperature" in label:
             axes.axhline(task.chain.sampler.temperature, color="0.5", ls=":")
         if len(curves) > 1:
-            axes.legend(fontsize="small", loc="upper right")
+            legend_above(axes)
     axes.set_xlabel("step")
     return figure
 
 
-def draw_all(folder: Path, task: Task) -> Mapping[str, Figure]:
-    """Return the learning curve, the trace and the task's own figures, of what there is."""
+def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
+    """Draw what the verdict is made of: temperatures and R-hat, with the ranges accepted.
+
+    Args:
+        diagnostics: Those of ``results.json``.
+        stated: The temperature of the run.
+
+    Returns:
+        Left the temperatures of single directions, of all weights and of the predictions, with two
+        standard errors, and where a predictive deviation that is right to ``DEVIATION`` puts them;
+        right the quantiles of R-hat over predictions and weights, with the limit. None where there
+        is neither.
+    """
+    measured = _temperatures(diagnostics)
+    mixing = diagnostics.get("mixing", {})
+    rhats = {
+        kind: mixing[kind]
+        for kind in ("predictions", "weights")
+        if mixing.get(kind, {}).get("rhat") is not None
+    }
+    if not ((measured and stated) or rhats):
+        return None
+    figure = new_figure(9, 4)
+    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    if measured and stated:
+        low, high = stated * (1 - DEVIATION) ** 2, stated * (1 + DEVIATION) ** 2
+        left.axhspan(low, high, color="C2", alpha=0.25, lw=0, label="accepted of predictions")
+        left.axhline(stated, color="0.4", ls=":", lw=1, label="stated")
+        ticks, at, lowest, highest = [], 0.0, 0.8 * low, 1.2 * high
+        for shade, (kind, values) in enumerate(measured.items()):
+            value, error = np.array(values, dtype=float).T
+            x = at + np.arange(len(value))
+            color = str(0.2 * (shade % 3))
+            left.errorbar(x, value, 2 * error, fmt="o", ms=4, lw=1, color=color)
+            for place, one in zip(x, value / stated, strict=True):
+                if not DRAWN[0] <= one <= DRAWN[1]:
+                    edge = stated * (DRAWN[1] if one > 0 else DRAWN[0])
+                    up = {"va": "top" if one > 0 else "bottom", "ha": "center", "rotation": 90}
+                    left.text(place, edge, f" {one * stated:.2g} ", color=color, **up)
+            lowest = min(lowest, *(value - 2 * error))
+            highest = max(highest, *(value + 2 * error))
+            ticks.append((x.mean(), kind))
+            at = x[-1] + 3
+        left.set_ylim(max(lowest, stated * DRAWN[0]), min(highest, stated * DRAWN[1]))
+        left.set_xticks([x for x, _ in ticks], [kind for _, kind in ticks])
+        legend_above(left)
+    left.set_ylabel("temperature, two standard errors")
+    if rhats:
+        limit = max(found["rhat_limit"] for found in rhats.values())
+        top = max(limit, *(found["rhat"]["max"] for found in rhats.values()))
+        right.axhspan(1, limit, color="C2", alpha=0.25, lw=0, label="accepted")
+        for at, found in enumerate(rhats.values()):
+            q = found["rhat"]
+            right.plot([at, at], [q["min"], q["max"]], color="0.5", lw=1)
+            right.plot([at, at], [q["q05"], q["q95"]], color="k", lw=5, solid_capstyle="butt")
+            right.plot(at, q["median"], "o", color="w", mec="k", ms=6)
+        right.set_xticks(range(len(rhats)), [f"{kind}" for kind in rhats])
+        right.set_xlim(-0.6, len(rhats) - 0.4)
+        right.set_ylim(min(0.99, *(f["rhat"]["min"] for f in rhats.values())), 1 + 1.1 * (top - 1))
+        legend_above(right)
+    right.set_ylabel("R-hat: median, 5 to 95 %, all")
+    return figure
+
+
+def _temperatures(diagnostics: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """Return values and standard errors by what they are of, the finite ones."""
+    groups = {
+        f"{kind}\ndirections": values
+        for kind, values in diagnostics.get("directional_temperatures", {}).items()
+    }
+    groups["all\nweights"] = [diagnostics.get("configurational_temperature", {})]
+    predictive = diagnostics.get("predictive", {})
+    names = {"value": "temperature", "standard_error": "temperature_error"}
+    groups["predictions"] = [{name: predictive.get(key) for name, key in names.items()}]
+    found = {}
+    for kind, values in groups.items():
+        pairs = [(v.get("value"), v.get("standard_error")) for v in values]
+        finite = [
+            (a, b)
+            for a, b in pairs
+            if a is not None and b is not None and np.isfinite([a, b]).all()
+        ]
+        if finite:
+            found[kind] = finite
+    return found
+
+
+def draw_all(folder: Path, task: Task, content: Mapping[str, Any]) -> Mapping[str, Figure]:
+    """Return the learning curve, the verdict, the trace and the task's own figures.
+
+    Args:
+        folder: Of the run.
+        task: Its task.
+        content: Of its ``results.json``.
+    """
     figures, log = {}, folder / "metrics.csv"
     if log.is_file():  # a run shorter than the logging interval has none
         figures["learning_curve"] = learning_curve(log, task.chain.draws.burn_in)
+    judged = verdict(content["diagnostics"], content["temperature"])
+    if judged is not None:
+        figures["verdict"] = judged
     if task.kept.num_draws:
         figures["trace"] = trace(task)
         figures |= task.figures(task.kept)

@@ -1,0 +1,72 @@
+"""The parameters of data sets on one's own permeability, wells and sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..darcy.wells import read_wells
+from ..errors import PdeError
+from ..io.field_file import read_field
+
+#: The names of what is given.
+OWN = (
+    "permeability", "permeability_name", "axes", "active", "wells", "nx", "ny", "lx", "ly",
+    "side_pressure", "side_flux",
+)  # fmt: skip
+
+
+def own_problem(
+    *,
+    permeability: str | None = None,
+    permeability_name: str | None = None,
+    axes: str = "yx",
+    active: str | None = None,
+    wells: str | None = None,
+    nx: int | None = None,
+    ny: int | None = None,
+    lx: float | None = None,
+    ly: float | None = None,
+    side_pressure: Mapping[str, float] | None = None,
+    side_flux: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Arguments of `SourceDataSpec` for what is given; nothing for what is not.
+
+    Args:
+        permeability: File of the permeability, as for `read_field`.
+        permeability_name: The array in it, where it holds several.
+        axes: `yx` or `xy`, as for `read_field`.
+        active: File of which cells are active, 1 or 0.
+        wells: Table of the wells, as for `read_wells`.
+        nx: Cells in x; those of the file.
+        ny: Cells in y; those of the file.
+        lx: Width of the domain; needed beside a file that has none.
+        ly: Height of the domain; likewise.
+        side_pressure: Pressures of sides and parts of sides; with wells.
+        side_flux: `u . n` out of sides and parts of sides; with wells.
+
+    Raises:
+        FileContentError: A file that cannot be read.
+        PdeError: Counts or lengths that the file contradicts, or lengths that nothing names.
+    """
+    found: dict[str, Any] = {"nx": nx, "ny": ny, "lx": lx, "ly": ly}
+    if permeability is not None:
+        path = Path(permeability)
+        file = read_field(path, permeability_name, axes)
+        grid = file.on_domain(path, lx, ly)
+        if (nx or grid.nx, ny or grid.ny) != (grid.nx, grid.ny):
+            turned = (ny, nx) == (grid.nx, grid.ny)
+            raise PdeError(
+                f"{path} holds {grid.nx} x {grid.ny} cells (x, y), given are nx = {nx}, ny = {ny}"
+                + (f"; axes={'yx' if axes == 'xy' else 'xy'!r} turns it" if turned else "")
+            )
+        found = {name: getattr(grid, name) for name in ("nx", "ny", "lx", "ly", "dx", "dy")}
+        found |= {"field": "file", "permeability_file": str(path)}
+    if wells is not None:
+        found |= {"source": "wells", "wells": read_wells(wells)}
+    found |= {"permeability_name": permeability_name, "active_file": active}
+    found |= {"side_pressure": side_pressure, "side_flux": side_flux}
+    if axes != "yx":
+        found["axes"] = axes
+    return {name: value for name, value in found.items() if value is not None}

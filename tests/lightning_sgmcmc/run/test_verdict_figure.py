@@ -1,0 +1,46 @@
+"""The figure of the verdict: what is drawn of ``results.json``, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightning_sgmcmc.callbacks.report.figures import verdict
+
+pytest.importorskip("matplotlib")
+
+RHAT = {"min": 0.99, "q05": 1.0, "median": 1.01, "q95": 1.03, "max": 1.2}
+CONTENT: dict[str, Any] = {
+    "directional_temperatures": {
+        "leading": [{"value": 1.1, "standard_error": 0.1}, {"value": 50.0, "standard_error": 1.0}],
+        "random": [{"value": None, "standard_error": None}],
+    },
+    "predictive": {"temperature": 0.97, "temperature_error": 0.05},
+    "mixing": {
+        "predictions": {"rhat": RHAT, "rhat_limit": 1.07},
+        "weights": {"rhat": None, "rhat_limit": 1.07},
+    },
+}
+
+
+def test_accepted_ranges_and_every_temperature_are_drawn() -> None:
+    figure = verdict(CONTENT, 1.0)
+    assert figure is not None
+    left, right = figure.axes
+    band = left.patches[0].get_extents().transformed(left.transData.inverted())
+    np.testing.assert_allclose([band.y0, band.y1], [0.93**2, 1.07**2], rtol=1e-9)
+    assert [label.get_text() for label in left.get_xticklabels()] == [
+        "leading\ndirections",
+        "predictions",
+    ]
+    assert left.get_ylim()[1] == 4.0
+    assert [text.get_text().strip() for text in left.texts] == ["50"]
+    limit = right.patches[0].get_extents().transformed(right.transData.inverted())
+    np.testing.assert_allclose([limit.y0, limit.y1], [1.0, 1.07], rtol=1e-9)
+    assert [label.get_text() for label in right.get_xticklabels()] == ["predictions"]
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert verdict({"mixing": {"weights": {"rhat": None}}}, 1.0) is None

@@ -1,0 +1,175 @@
+"""Own fields from files: every format gives the same field, and what is wrong is said."""
+
+import base64
+import zlib
+
+import numpy as np
+import pytest
+
+from pde import (
+    DarcySolver,
+    FileContentError,
+    Grid,
+    PdeError,
+    SourceDataSpec,
+    load,
+    read_field,
+    write_vtk,
+)
+from pde.datasets.command import main
+from pde.datasets.own_problem import own_problem
+
+FIELD = np.exp(np.random.default_rng(0).standard_normal((3, 5)))
+
+
+def test_every_format_gives_the_same_field(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="h5py is in the extra hdf5")
+    np.save(tmp_path / "a.npy", FIELD)
+    np.save(tmp_path / "t.npy", FIELD.T)
+    np.savez(tmp_path / "a.npz", permeability=FIELD, other=FIELD + 1)
+    np.savetxt(tmp_path / "a.csv", FIELD, delimiter=",", fmt="%.17g")
+    np.savetxt(tmp_path / "a.txt", FIELD, fmt="%.17g")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["rock/permeability"] = FIELD
+    write_vtk(tmp_path / "a.vti", Grid(5, 3, lx=10.0, ly=3.0), FIELD)
+    for name in ("a.npy", "a.npz", "a.csv", "a.txt", "a.h5", "a.vti"):
+        np.testing.assert_array_equal(read_field(tmp_path / name).values, FIELD)
+    np.testing.assert_array_equal(read_field(tmp_path / "t.npy", axes="xy").values, FIELD)
+    np.testing.assert_array_equal(read_field(tmp_path / "a.npz", "other").values, FIELD + 1)
+    assert read_field(tmp_path / "a.vti").grid == Grid(5, 3, lx=10.0, ly=3.0)
+
+
+def test_unlike_cells_pass_through_vtk(tmp_path):
+    grid = Grid.of_spacing([1.0, 2.0, 0.5, 0.5, 1.0], [0.25, 3.0, 1.0])
+    solution = DarcySolver(grid, FIELD, {"left": 1.0}).solve(1.0)
+    found = read_field(write_vtk(tmp_path / "a.vtr", grid, FIELD, solution), "pressure")
+    assert found.grid == grid
+    np.testing.assert_array_equal(found.values, solution.pressure)
+    with pytest.raises(PdeError, match=r"write a '\.vtr'"):
+        write_vtk(tmp_path / "a.vti", grid, FIELD)
+
+
+def block(data, compressed):
+    """What VTK puts before and around the bytes of an array, with 32-bit headers."""
+    if not compressed:
+        return np.array([len(data)], "<u4").tobytes(), data
+    parts = [data[:64], data[64:]]
+    packed = [zlib.compress(part) for part in parts]
+    sizes = [len(parts), 64, len(parts[1]), *(len(p) for p in packed)]
+    return np.array(sizes, "<u4").tobytes(), b"".join(packed)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("encoding", ["raw", "base64", "inline", "ascii"])
+def test_every_encoding_of_vtk_is_read(compressed, encoding, tmp_path):
+    """As the VTK file formats' description has it, of which ParaView writes `raw` and `base64`."""
+    head, body = block(FIELD.astype("<f8").tobytes(), compressed)
+    # Without compression header and data are one base64 text, with it two.
+    text = (
+        base64.b64encode(head) + base64.b64encode(body)
+        if compressed
+        else base64.b64encode(head + body)
+    )
+    form = {"inline": "binary", "ascii": "ascii"}.get(encoding, "appended")
+    content = {"inline": text, "ascii": " ".join(map(repr, FIELD.ravel().tolist())).encode()}.get(
+        encoding, b""
+    )
+    appended = {"raw": head + body, "base64": text}.get(encoding)
+    compressor = b' compressor="vtkZLibDataCompressor"' if compressed else b""
+    document = (
+        b'<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian" header_type="UInt32"'
+        + compressor
+        + b'><ImageData WholeExtent="0 5 0 3 0 0" Origin="0 0 0" Spacing="2 1 1">'
+        + b'<Piece Extent="0 5 0 3 0 0"><CellData><DataArray type="Float64" Name="k" format="'
+        + form.encode()
+        + b'" offset="0">'
+        + content
+        + b"</DataArray></CellData></Piece></ImageData>"
+    )
+    if appended is not None:
+        document += (
+            b'<AppendedData encoding="' + encoding.encode() + b'">_' + appended + b"</AppendedData>"
+        )
+    path = tmp_path / "a.vti"
+    path.write_bytes(document + b"</VTKFile>")
+    np.testing.assert_array_equal(read_field(path).values, FIELD)
+    path.write_bytes(document[:-40])
+    with pytest.raises(FileContentError, match="cut short"):
+        read_field(path)
+
+
+def test_wrong_files_units_and_orders_are_one_line(tmp_path):
+    path, bad = tmp_path / "k.npy", tmp_path / "bad.csv"
+    np.save(path, FIELD)
+    bad.write_text("1,2\n3,four\n")
+    nan = FIELD.copy()
+    nan[1, 2] = np.nan
+    np.save(tmp_path / "nan.npy", nan)
+    np.savez(tmp_path / "two.npz", a=FIELD, b=FIELD)
+    cases = [
+        (lambda: read_field(tmp_path / "no.npy"), "is not there"),
+        (lambda: read_field(tmp_path / "k.dat"), "has the suffix '.dat', expected"),
+        (lambda: read_field(bad), "is not an array of numbers"),
+        (lambda: read_field(tmp_path / "nan.npy"), r"nan at \(1, 2\)"),
+        (lambda: read_field(tmp_path / "two.npz"), "it has a, b: name one of them"),
+        (lambda: own_problem(permeability=str(path)), "5 x 3 cells and no lengths: give lx and ly"),
+        (
+            lambda: own_problem(permeability=str(path), lx=1.0, ly=1.0, nx=3, ny=5),
+            "axes='xy' turns it",
+        ),
+    ]
+    for action, message in cases:
+        with pytest.raises(PdeError, match=message) as raised:
+            action()
+        assert "\n" not in str(raised.value)
+    np.save(path, np.log(FIELD))
+    spec = SourceDataSpec(**own_problem(permeability=str(path), lx=5.0, ly=3.0), source="random")
+    with pytest.raises(FileContentError, match="not its logarithm"):
+        spec.permeability()
+
+
+def test_a_set_of_own_wells_is_what_the_solver_says(tmp_path, capsys):
+    """Rates that vary, a well's pressure, an open part of a side, a wall: each sample is solved."""
+    rng = np.random.default_rng(1)
+    kappa = np.exp(rng.standard_normal((9, 12)))
+    active = np.ones((9, 12))
+    active[4, :9] = 0
+    kappa[active == 0] = 1.0
+    np.save(tmp_path / "k.npy", kappa)
+    np.save(tmp_path / "a.npy", active)
+    table = tmp_path / "wells.csv"
+    table.write_text(
+        "x,y,rate,spread,pressure,radius\n15,15,2,.5,,\n105,75,-1,.2,,\n65,75,,,3,.1\n"
+    )
+    out = tmp_path / "set.safetensors"
+    command = [
+        "source",
+        f"--out={out}",
+        f"--permeability={tmp_path / 'k.npy'}",
+        "--lx=120",
+        "--ly=90",
+    ]
+    command += [f"--wells={table}", f"--active={tmp_path / 'a.npy'}", "--samples=7", "--pressure"]
+    command += ["--side-pressure", "left:0:40=1", "--side-flux", "top=0.01"]
+    assert main(command, "generate") == 0
+    data = load(out)
+    spec = data.spec
+    assert main(command, "generate") == 0  # the same parameters again
+    for i in (0, 6):
+        rates = [
+            type(well)(well.x, well.y, rate=rate) if well.rate is not None else well
+            for well, rate in zip(spec.wells, [*data.strengths[i][:2], None], strict=True)
+        ]
+        solution = DarcySolver(
+            spec.grid, kappa, {"left:0:40": 1.0}, flux={"top": 0.01}, wells=rates, active=active
+        ).solve()
+        np.testing.assert_allclose(data.velocity[i], solution.velocity, atol=1e-11)
+        np.testing.assert_allclose(data.pressure[i], solution.pressure, atol=1e-9)
+        total = data.source(i) * spec.grid.cell_areas
+        np.testing.assert_allclose(total[[1, 7], [1, 10]], data.strengths[i][:2])
+    assert np.std(data.strengths[:, 0]) > 0
+    np.testing.assert_array_equal(data.strengths[:, 2], 1)
+    capsys.readouterr()
+    table.write_text("x,y,rate\n15,15,2\n")
+    assert main(command, "generate") == 2
+    assert "no well has a spread" in capsys.readouterr().err
