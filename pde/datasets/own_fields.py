@@ -46,8 +46,8 @@ class OwnFieldsSpec(DataSpec):
     digest: str = ""
     source: float = 0.0
     wells: tuple[Well, ...] = ()
-    side_pressure: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    side_flux: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    side_pressure: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    side_flux: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     dx: tuple[float, ...] | None = None
     dy: tuple[float, ...] | None = None
 

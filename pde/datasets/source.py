@@ -102,8 +102,8 @@ class SourceDataSpec(DataSpec):
     axes: str = "yx"
     active_file: str | None = None
     wells: tuple[Well, ...] = ()
-    side_pressure: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    side_flux: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    side_pressure: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    side_flux: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     dx: tuple[float, ...] | None = None
     dy: tuple[float, ...] | None = None
 
