@@ -144,8 +144,8 @@ class SourceDataSpec(DataSpec):
         for other, names in kinds.items():
             for name in names:
                 stated = type(self).__dataclass_fields__[name]
-                made = stated.default_factory is not dataclasses.MISSING
-                default = stated.default_factory() if made else stated.default
+                make: Any = stated.default_factory
+                default = stated.default if make is dataclasses.MISSING else make()
                 given = getattr(self, name)
                 if other != kind and given != default:
                     raise PdeError(
