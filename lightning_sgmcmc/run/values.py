@@ -61,6 +61,8 @@ def _check_trainer(trainer: dict[str, Any]) -> None:
             raise ValueError(f"trainer.{field}: {value} is more than any machine has")
     if trainer.get("val_check_interval") == 0:
         raise ValueError("trainer.val_check_interval must be positive, got 0")
+    if trainer.get("limit_train_batches") == 0:
+        raise ValueError("trainer.limit_train_batches = 0 leaves no step")
     if trainer.get("fast_dev_run"):
         raise ValueError(
             "trainer.fast_dev_run keeps no checkpoint: a short run is --trainer.max_steps=N"

@@ -10,6 +10,9 @@ figures, and ``results.json`` but for the clock and the provenance.
 - ``damage``: one byte of a file is changed, or the file is cut; ``--check`` has to name it, and
   continuing has to heal it or to refuse it.
 - ``pairs``: two commands are started at once, in one named folder and in folders of their own.
+- ``signals``: TERM, INT, KILL and STOP are sent to the first process of a chain over two, to the
+  second, and to both; all have to be gone within 30 seconds, with a status that is not 0 and one
+  line. (Where both stand still nobody is left to end them.)
 
     python scripts/bench/robustness.py [--kills 200] [--disks 20] [--damage 200] [--pairs 20]
 
@@ -25,6 +28,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -66,6 +70,15 @@ KINDS = {
     "PSGLD": ["--model.num_chains=1", "--model.sampler=PSGLD", "--model.sampler.lr=1e-4"],
     "three chains, every step": ["--model.num_chains=3", "--model.thinning=1"],
 }
+
+
+SIGNALS = [
+    (number, whom)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSTOP)
+    for whom in ("first", "second", "both")
+    if (number, whom) != (signal.SIGSTOP, "both")
+]
+WITHIN = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -156,11 +169,13 @@ class Trials:
     Attributes:
         rng: Chooses what harm is done, and when.
         wrong: What was found.
+        slowest: Seconds from a signal to the end of all processes, at most.
     """
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng()
         self.wrong: list[str] = []
+        self.slowest = 0.0
         self._whole: dict[str, dict[str, Any]] = {}
         self._seconds: dict[str, float] = {}
 
@@ -264,6 +279,52 @@ class Trials:
             if end.status == 0 and not any(draws.items() <= content(run).items() for run in runs):
                 self.wrong.append(f"pair {number}: the runs are mixed")
 
+    def signals(self, number: int) -> None:
+        """Send a signal to one process of two, or to both."""
+        sent, whom = SIGNALS[number % len(SIGNALS)]
+        run = Path("runs") / f"signal-{number}"
+        two = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.max_steps=10000000"]
+        arguments = [*COMMON, *KINDS["one chain"], *two, f"--out={run}"]
+        with tempfile.TemporaryFile("w+") as said:
+            program = [sys.executable, str(ROOT / "scripts" / "train.py")]
+            process = subprocess.Popen(
+                [*program, *arguments], stdout=said, stderr=said, start_new_session=True
+            )
+            while not (run / "checkpoints" / "last.ckpt").is_file():
+                assert process.poll() is None, "the run has ended by itself"
+                time.sleep(0.1)
+            second = next(p for p in processes_of(process.pid) if p != process.pid)
+            if whom == "both":
+                os.killpg(process.pid, sent)
+            else:
+                os.kill(process.pid if whom == "first" else second, sent)
+            began = time.monotonic()
+            while processes_of(process.pid) and time.monotonic() < began + 2 * WITHIN:
+                process.poll()  # else its entry stays
+                time.sleep(0.02)
+            took = time.monotonic() - began
+            said.seek(0)
+            lines = said.read().splitlines()
+        self.slowest = max(self.slowest, took)
+        what = f"signal {number}, {sent.name} to {whom}"
+        if took > WITHIN:
+            os.killpg(process.pid, signal.SIGKILL)
+            self.wrong.append(f"{what}: not gone after {took:.0f} s")
+        elif process.returncode == 0 or any("Traceback" in line for line in lines):
+            self.wrong.append(f"{what}: status {process.returncode}: {lines[-3:]}")
+
+
+def processes_of(group: int) -> list[int]:
+    """Return the Python processes of a group that run, the first one first."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
+            command = path.with_name("cmdline").read_bytes()
+            if int(its_group) == group and state != "Z" and b"train.py" in command:
+                found.append(int(path.parent.name))
+    return sorted(found)
+
 
 def write_table(path: Path) -> None:
     """Write a table of two classes, which overlap."""
@@ -280,7 +341,7 @@ def write_table(path: Path) -> None:
 def main() -> None:
     """Run the trials, print what was found, and end with status 1 where something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    counts = {"kills": 200, "disks": 20, "damage": 200, "pairs": 20}
+    counts = {"kills": 200, "disks": 20, "damage": 200, "pairs": 20, "signals": 22}
     for name, count in counts.items():
         parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--seed", type=int, default=0)
@@ -302,6 +363,8 @@ def main() -> None:
                 "wrong": trials.wrong,
                 "seconds": round(time.monotonic() - began),
             }
+            if name == "signals":
+                record[name]["slowest"] = round(trials.slowest, 1)
             print(f"{name}: {getattr(options, name)} trials, {len(trials.wrong)} wrong")
             print("".join(f"  {line}\n" for line in trials.wrong), end="")
     if options.out is not None:

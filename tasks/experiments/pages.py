@@ -1,11 +1,13 @@
 """The tables of ``docs`` that are made from recorded results, between markers.
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
-``scripts/reproduce.py NAME --show --measured`` prints; ``<!-- end -->`` ends it.
+``scripts/reproduce.py NAME --show --measured`` prints, or the only one of ``robustness``, which is
+of ``docs/records/robustness.json``; ``<!-- end -->`` ends it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -16,9 +18,23 @@ from tasks.experiments.tables import Table
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
+#: What is done to a run in the trials of ``scripts/bench/robustness.py``.
+_HARM = {
+    "kills": "killed by SIGKILL, each third one after its last step, and continued",
+    "disks": "a write fails halfway, as on a full disk; continued with space",
+    "damage": "a byte of one file changed, or the file cut; checked, and continued",
+    "pairs": "two commands at once, in one named folder or in none",
+    "signals": "TERM, INT, KILL or STOP to one process of two, or to both",
+}
+
+
 @cache
 def recorded(root: Path, name: str) -> list[str]:
     """Return the tables of an experiment's report, filled from ``docs/measured/NAME``."""
+    if name == "robustness":
+        record = json.loads((root / "docs" / "records" / "robustness.json").read_text())
+        rows = [f"| {_HARM[k]} | {e['trials']} | {len(e['wrong'])} |" for k, e in record.items()]
+        return ["\n".join(["| harm | trials | wrong |", "|---|---|---|", *rows])]
     experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
     results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
     parts = experiment.parts(results)
@@ -38,7 +54,7 @@ def filled(text: str, root: Path) -> str:
 
     def table(marker: re.Match[str]) -> str:
         name, number = marker[1], int(marker[2])
-        if name not in reproduce.TABLES:
+        if name not in (*reproduce.TABLES, "robustness"):
             raise ValueError(f"no experiment {name!r}: {marker[0].splitlines()[0]}")
         tables = recorded(root, name)
         if not 1 <= number <= len(tables):

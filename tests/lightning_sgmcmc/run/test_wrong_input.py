@@ -36,7 +36,7 @@ RIGHT = {
         model.sampler.alpha model.sampler.chain model.sampler.floor model.sampler.gamma_probes
         model.sampler.prior.mean model.sampler.temperature trainer.fast_dev_run
         trainer.gradient_clip_val trainer.limit_predict_batches trainer.limit_test_batches
-        trainer.limit_train_batches trainer.limit_val_batches trainer.max_epochs trainer.min_epochs
+        trainer.limit_val_batches trainer.max_epochs trainer.min_epochs
         trainer.min_steps trainer.num_sanity_val_steps trainer.overfit_batches
         trainer.reload_dataloaders_every_n_epochs
     """,
