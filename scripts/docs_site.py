@@ -30,7 +30,12 @@ SCHEDULES = [
 REFERENCE = {
     "task": (
         "Tasks and laws",
-        ["lightning_sgmcmc.module.SGMCMCModule", "lightning_sgmcmc.metrics"],
+        [
+            "lightning_sgmcmc.module.SGMCMCModule",
+            "lightning_sgmcmc.metrics",
+            "lightning_sgmcmc.chain.adapters.LowRankLinear",
+            "lightning_sgmcmc.chain.adapters.add_adapters",
+        ],
     ),
     "samplers": ("Samplers", ["lightning_sgmcmc.samplers"]),
     "preconditioners": ("Metrics", ["lightning_sgmcmc.preconditioners"]),

@@ -13,7 +13,14 @@ NOT_RUN = {
     "python -m pip": "changes the environment that the tests run in",
     ".venv/bin/ruff": ".ci/run runs it",
     ".venv/bin/mypy": ".ci/run runs it",
+    "wandb ": "needs W&B's server, or is tested in tests/lightning_sgmcmc/run/test_wandb_run.py",
+    "sgmcmc generate fields": "needs a file of fields: tests/tasks/test_subsurface_page.py",
     "python scripts/write_tables.py": "writes into docs; tests/tasks/test_pages.py holds them",
+}
+#: Pages that a test of their own runs.
+OWN_TESTS = {
+    "docs/adapters.md": "tests/test_adapters_page.py",
+    "docs/subsurface.md": "tests/tasks/test_subsurface_page.py",
 }
 FEW = [
     "--model.burn_in_optimizer.steps=6", "--model.burn_in=8", "--model.thinning=2",
@@ -28,6 +35,7 @@ SHORT = {
     "--model my_module.MyTask": ["--model.burn_in=20", "--trainer.max_steps=60"],
     "--out RUN_FOLDER --ckpt_path last": ["--trainer.max_steps=24"],
     "--finish RUN_FOLDER": [],
+    "tune ": ["--trials=0"],
     "generate ": ["--samples=8", "--workers=1"],
     "--print_config": [],
     "--help": [],
@@ -40,6 +48,7 @@ REST = {
     "--model.sampler.lr=auto --model.sampler.prior=GaussianPrior --model.thinning=10",
     "train ... --until": "train --task pde_source --until",
     "reproduce NAME": "reproduce table1",
+    "tune my.yaml": "tune class_table --data.file=my.csv --out other",
     "--out FILE": "--out file.safetensors",
 }
 #: The run that a part of a YAML file is of.
@@ -71,6 +80,17 @@ SNIPPETS = {
     ),
     ("README.md", "class MyTask"): Snippet(
         "net, data = nn.Linear(2, 2), own_data()",
+        {"burn_in=300, thinning=100": "burn_in=10, thinning=5", "max_steps=3000": "max_steps=30"},
+    ),
+    ("docs/lightning.md", "trainer.predict"): Snippet(
+        "from functools import partial\n"
+        "import lightning as L\n"
+        "from lightning_sgmcmc import PSGLD, Categorical, GaussianPrior, Posterior, SGMCMCModule\n"
+        "class MyTask(SGMCMCModule):\n"
+        "    def law(self, x):\n"
+        "        return Categorical(self(x))\n"
+        "net, data = nn.Linear(2, 2), own_data()\n"
+        "data.val_dataloader = data.test_dataloader; loader = data.test_dataloader()",
         {"burn_in=300, thinning=100": "burn_in=10, thinning=5", "max_steps=3000": "max_steps=30"},
     ),
     ("docs/baselines.md", "mc_dropout_predictions"): Snippet(

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import sgmcmc
 from lightning_sgmcmc.baselines import Dropout
-from lightning_sgmcmc.run import cli
+from lightning_sgmcmc.run import cli, sweep
 from tasks.data import kddcup99
 from tasks.data.download import DATA_ROOT
 from tasks.data.mnist import MNISTData
@@ -38,6 +38,7 @@ from tests.page_settings import (
     FEW,
     FILES,
     NOT_RUN,
+    OWN_TESTS,
     QUIET,
     REST,
     RUNS,
@@ -130,7 +131,7 @@ def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         arguments.insert(0, "train")
     else:
         assert command == "sgmcmc", f"a test cannot run {line!r}: see tests/page_settings.py"
-    if arguments in (["train"], ["reproduce"]):
+    if arguments in (["train"], ["reproduce"], ["tune"]):
         arguments.append("--help")
     if arguments[0] == "generate" and "--out" not in arguments:
         arguments += ["--out", f"{arguments[1]}.safetensors"]
@@ -190,6 +191,9 @@ def build(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert sheet.trial_runs()
         return
     (folder / "part.yaml").write_text(block.text)
+    if block.page == "docs/tuning.md":
+        assert sweep.read(folder / "part.yaml")
+        return
     run(["sgmcmc", "train", *YAML[block.page].split(), "--config", "part.yaml"], monkeypatch)
 
 
@@ -202,6 +206,8 @@ def own_data() -> Any:
 def test_all_that_a_page_says_to_run_runs(
     page: Path, folder: Path, run_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if page.relative_to(ROOT).as_posix() in OWN_TESTS:
+        return
     found = blocks(page)
     namespace = {"run_of": run_of, "own_data": own_data, "torch": torch, "nn": nn, "Tensor": Tensor}
     for block in [*found, *blocks(ROOT / "docs" / "own-task.md")]:
@@ -228,7 +234,7 @@ def test_commands_stand_in_blocks_that_are_run() -> None:
     for page in PAGES:
         for block in blocks(page):
             assert block.language in ("bash", "python", "yaml", "text"), block.place
-            hidden = block.language == "text" and COMMAND.search("\n" + block.text)
+            hidden = block.language == "text" and COMMAND.match(block.text.strip())
             assert not hidden, block.place
         outside = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
         indented = [line for line in outside.splitlines() if re.match(r" {4,}", line)]

@@ -6,10 +6,10 @@ import netrc
 import os
 import secrets
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import wandb
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
@@ -116,9 +116,10 @@ class WandbRun(WandbLogger):
         run.log_artifact(self._artifact(run.id, content))
         run.finish()
 
-    def _artifact(self, identity: str, content: dict[str, Any]) -> wandb.Artifact:
+    def _artifact(self, identity: str, content: dict[str, Any]) -> Any:
         about = {"verdict": verdict(content), "sampler": content["sampler"]["label"]}
-        artifact = wandb.Artifact(f"run-{identity}", type="run", metadata=about)
+        # W&B costs a second, and most commands do without it.
+        artifact = import_module("wandb").Artifact(f"run-{identity}", type="run", metadata=about)
         for name in ("results.json", "config.yaml", "metrics.csv"):
             if (self.folder / name).is_file():
                 artifact.add_file(str(self.folder / name))

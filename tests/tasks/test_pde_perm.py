@@ -55,7 +55,7 @@ def test_the_set_is_that_of_the_paper(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"num_test": 90}, "num_test must leave"), ({"num_val": 70}, "num_val must leave")],
+    [({"num_test": 90}, "num_test = 90 leaves no"), ({"num_val": 70}, "num_val = 70 leaves no")],
 )
 def test_splits_that_leave_nothing_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -68,7 +68,7 @@ def test_a_grid_of_any_size_is_taken() -> None:
     assert (
         EncoderDecoder(nx=13, ny=7)(torch.randn(2, 1, 7, 13)).shape[1] == net.decoder.out_features
     )
-    with pytest.raises(ValueError, match="at least one cell"):
+    with pytest.raises(ValueError, match="nx must be positive"):
         net.take_grid(0, 7)
 
 

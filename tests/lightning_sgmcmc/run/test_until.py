@@ -37,6 +37,7 @@ class Runs:
         content = {
             "wall_seconds": 10.0,
             "num_gradients": 1000,
+            "provenance": {},
             "diagnostics": {
                 "alarms": ["wrong"] if remedy else [],
                 "remedy": remedy and NOTHING | remedy,

@@ -38,7 +38,7 @@ RIGHT = {
         trainer.gradient_clip_val trainer.limit_predict_batches trainer.limit_test_batches
         trainer.limit_val_batches trainer.max_epochs trainer.min_epochs
         trainer.min_steps trainer.num_sanity_val_steps trainer.overfit_batches
-        trainer.reload_dataloaders_every_n_epochs
+        trainer.reload_dataloaders_every_n_epochs data.source
     """,
     "-1": """
         data.mean model.sampler.prior.mean trainer.max_epochs trainer.max_steps trainer.min_epochs
