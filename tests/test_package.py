@@ -275,19 +275,50 @@ def test_the_short_help_names_tasks_and_options_that_exist(capsys: Any) -> None:
             assert re.search(rf"--{re.escape(option)}\b", whole), option
 
 
-def test_wrong_commands_are_one_line(capsys: Any) -> None:
-    for line in (
-        [],
-        ["trian"],
-        ["train"],
-        ["train", "--task=mnst"],
-        ["train", "--task", "x"],
-        ["check"],
-    ):
-        assert commands.main(line) == 2
-        out, error = capsys.readouterr()
-        assert (out, error.count("\n")) == ("", 1)
-        assert error.startswith("error: ")
+FLOWS = "generate permeability --out x.safetensors"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "",
+            "trian",
+            "train",
+            "train --task=mnst",
+            "train --task x",
+            "check",
+            "tune",
+            "tune nope",
+        ),
+        *("generate", "generate sourc", "generate source", "generate source --out x --grid a"),
+        *(f"{FLOWS} --variance {value}" for value in ("nan", "inf", "-1", "0", "word")),
+        *(f"{FLOWS} --lengths {value}" for value in ("0 1", "1", "1e999 1")),
+        *(f"{FLOWS} --samples {value}" for value in ("0", "-1", "1.5", "1000000000000000000")),
+        *(f"{FLOWS} --grid {value}" for value in ("0", "-3", "1000000")),
+        *(f"{FLOWS} --workers 0", f"{FLOWS} --terms 0", "generate source --out /dev/null/x"),
+        "generate source --out x --field spe10 --spe10-file gone",
+        "generate fields --out x --permeability gone.npy",
+        *(
+            "reproduce",
+            "reproduce nope",
+            "reproduce a9a --cell nope",
+            "reproduce a9a --out /dev/null",
+        ),
+    ],
+)
+def test_wrong_commands_are_one_line(
+    line: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status: Any = commands.main(line.split())
+    except SystemExit as stop:
+        status = stop.code
+    out, error = capsys.readouterr()
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert error.startswith("error: ")
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
 def test_check_is_a_run_that_is_checked(monkeypatch: Any) -> None:

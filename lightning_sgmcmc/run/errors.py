@@ -18,6 +18,7 @@ the traceback passes through the user's own module, the last line names the file
 
 from __future__ import annotations
 
+import argparse
 import dis
 import re
 import sys
@@ -228,6 +229,14 @@ def fail(message: str, status: int = 2) -> NoReturn:
     """Print one line and exit with a status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     raise SystemExit(status) from None
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with a command's arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the command."""
+        fail(f"{message}; '{self.prog} --help' says more")
 
 
 def one_line(message: str) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import lightning as L
 import torch
@@ -26,7 +26,7 @@ from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.diagnostics.verdict import ENOUGH_DRAWS
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import cli, sweep
-from lightning_sgmcmc.run.errors import Guard, fail
+from lightning_sgmcmc.run.errors import Guard, OneLineParser, fail
 from lightning_sgmcmc.run.study import Study
 
 _EPILOG = """\
@@ -286,13 +286,8 @@ def _output_to(path: Path) -> Iterator[None]:
                 os.close(own)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message}; 'sgmcmc tune --help' says more")
-
-
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = _Parser(
+    parser = OneLineParser(
         prog="sgmcmc tune",
         description="Search for parameters of a task by runs of it, with Optuna.",
         usage="sgmcmc tune SWEEP [--trials N] [--workers K] [--out DIR] [--option=value ...]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pde.datasets.family import DataSpec
 from pde.datasets.own_fields import OwnFieldsSpec
@@ -18,9 +18,14 @@ from pde.errors import PdeError
 from pde.fields.kle import MEANS
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; '{self.prog} --help' says more\n")
+
+
 def parser(program: str | None = None) -> argparse.ArgumentParser:
     """The command line: one subcommand for each kind of data set."""
-    main = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
+    main = _Parser(prog=program, description=__doc__, allow_abbrev=False)
     kinds = main.add_subparsers(dest="kind_of_set", required=True)
 
     source = _kind(

@@ -89,7 +89,7 @@ def load(name: str) -> Experiment:
 
 
 def _parser(program: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = errors.OneLineParser(
         prog=program,
         description="Reproduce a published experiment. Cells that are finished are not run again, "
         "and a run that was stopped continues from its last checkpoint. Other options, such as "
