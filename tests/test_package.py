@@ -303,7 +303,6 @@ FLOWS = "generate permeability --out x.safetensors"
             "reproduce",
             "reproduce nope",
             "reproduce a9a --cell nope",
-            "reproduce a9a --out /dev/null",
         ),
     ],
 )
