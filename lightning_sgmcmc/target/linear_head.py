@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -70,15 +70,62 @@ def collapsed_nll(
     Returns:
         NaN where A cannot be factorised, which a sampler takes for a potential of infinity.
     """
-    phi, log_sigma = features.double(), log_sigma.double()
-    count, width = phi.shape[-2:]
-    root, mean = _conditional(phi, log_sigma, targets.columns, precision)
-    misfit = (targets.columns - phi @ mean).square().sum((-2, -1)) + targets.rest
-    penalty = (precision[:, None] * mean.square()).sum((-2, -1))
-    log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - precision.log().sum()
-    constant = 2 * (count - width) * log_sigma + count * math.log(2 * math.pi)
-    quadratic = misfit * torch.exp(-2 * log_sigma) + penalty
-    return 0.5 * (targets.outputs * (log_det + constant) + quadratic)
+    value: Tensor = _CollapsedNLL.apply(
+        features.double(), log_sigma.double(), *targets[:2], precision, targets.outputs
+    )[0]
+    return value
+
+
+class _CollapsedNLL(torch.autograd.Function):
+    """:func:`collapsed_nll` with its gradient in closed form, which needs no second factor.
+
+    With E = T - Phi m,
+
+        d / dPhi       = D Phi A^-1 - E m' / sigma^2
+        d / dlog sigma = D (sigma^2 tr(A^-1 Lambda) + N - p) - (||E||^2 + tr S) / sigma^2
+
+    since m makes the quadratic part stationary. Both are differentiable again.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        phi: Tensor,
+        log_sigma: Tensor,
+        columns: Tensor,
+        rest: Tensor,
+        precision: Tensor,
+        outputs: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        count, width = phi.shape[-2:]
+        root, mean = _conditional(phi, log_sigma, columns, precision)
+        misfit = (columns - phi @ mean).square().sum((-2, -1)) + rest
+        penalty = (precision[:, None] * mean.square()).sum((-2, -1))
+        log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - precision.log().sum()
+        constant = 2 * (count - width) * log_sigma + count * math.log(2 * math.pi)
+        quadratic = misfit * torch.exp(-2 * log_sigma) + penalty
+        return 0.5 * (outputs * (log_det + constant) + quadratic), root, mean
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.outputs = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*tensors, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        phi, log_sigma, columns, rest, precision, root, mean = ctx.saved_tensors
+        if torch.is_grad_enabled():  # of a second derivative
+            root, mean = _conditional(phi, log_sigma, columns, precision)
+        inverse, variance = torch.cholesky_inverse(root), torch.exp(2 * log_sigma)
+        residual = columns - phi @ mean
+        of_phi = ctx.outputs * phi @ inverse - residual @ mean.mT / variance[..., None, None]
+        trace = (inverse.diagonal(dim1=-2, dim2=-1) * precision).sum(-1)
+        freedom = phi.shape[-2] - phi.shape[-1]
+        misfit = residual.square().sum((-2, -1)) + rest
+        of_scale = ctx.outputs * (variance * trace + freedom) - misfit / variance
+        return grad[..., None, None] * of_phi, grad * of_scale, None, None, None, None
 
 
 def conditional_mean(
