@@ -113,6 +113,11 @@ class SGMCMCModule(EnsembleSteps):
         self.net = compiled_in_place(net)
         checks.check_counts(draw_budget, num_data, num_chains)
         check_dtype(draw_dtype)
+        if not callable(sampler):  # jsonargparse makes nothing of what it knows no type of
+            raise TypeError(
+                f"sampler must be a class or function of the parameters, got {sampler!r}; a task "
+                "of your own annotates it sampler: Callable[[Iterable], Sampler]"
+            )
         # Built once on a stand-in, so that a wrong argument is an error here, not mid-run.
         probe = sampler([nn.Parameter(torch.zeros(1))])
         if not isinstance(probe, Sampler):

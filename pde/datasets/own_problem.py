@@ -28,7 +28,8 @@ def own_problem(
     """Arguments of `SourceDataSpec` for what is given; nothing for what is not.
 
     Args:
-        permeability: File of an own permeability, as for `read_field`.
+        permeability: File of an own permeability, as for `read_field`; two fields in it are those
+            along x and along y.
         permeability_name: The array in that file, where it holds several.
         axes: `yx` where the file's last axis is x, else `xy`.
         active: File of which cells are active, 1 or 0; all without it.
