@@ -239,7 +239,7 @@ def test_the_page_shows_commands_and_a_file_that_are_taken(configs: Path) -> Non
     assert found.arguments[:3] == ("--task", "class_table", "--data.num_val=0.2")
     assert (found.min_iter, found.eta) == (20, 3)
     commands = re.findall(r"^sgmcmc tune (.*?)(?:  .*)?$", page, re.M)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for line in commands:
         given, more = tune._parse(line.split())
         space = sweep.read(sweep.find(ROOT / "configs", given.sweep), more)
