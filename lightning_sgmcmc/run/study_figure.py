@@ -58,7 +58,7 @@ def study_figure(study: Study) -> Figure | None:
     for number, value, place in zip(numbers, values, drawn, strict=True):
         if value != place:
             beside = {"va": "top" if sign > 0 else "bottom", "ha": "center", "rotation": 90}
-            panels[0].text(number, place, f"{value:.3g}   ", size="x-small", **beside)
+            panels[0].text(number, place, f"   {value:.3g}   ", size="x-small", **beside)
     sampled = [t.state == TrialState.COMPLETE for t in trials]
     if any(sampled):
         so_far = np.minimum.accumulate(np.where(sampled, sign * values, np.inf)) * sign
