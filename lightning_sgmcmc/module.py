@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal, Self
 
-import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
@@ -113,13 +112,7 @@ class SGMCMCModule(EnsembleSteps):
         self.net = compiled_in_place(net)
         checks.check_counts(draw_budget, num_data, num_chains)
         check_dtype(draw_dtype)
-        # Built once on a stand-in, so that a wrong argument is an error here, not mid-run.
-        probe = sampler([nn.Parameter(torch.zeros(1))])
-        if not isinstance(probe, Sampler):
-            raise TypeError(
-                f"sampler must build a lightning_sgmcmc Sampler, got {type(probe).__name__}"
-            )
-        cycle = getattr(schedule(probe), "draws", None)
+        cycle = getattr(schedule(checks.tried(sampler)), "draws", None)
         optimizer_steps = burn_in_optimizer.steps if burn_in_optimizer else 0
         self.draw_budget, self.draw_dtype = draw_budget, draw_dtype
         #: The chain, or the K chains: weights, sampler, minibatches, target, schedule.

@@ -30,7 +30,7 @@ def flow_figure(
 
     Args:
         grid: The grid.
-        permeability: [ny, nx].
+        permeability: [ny, nx], or along x and y, [ny, nx, 2], of which the geometric mean is drawn.
         source: Cell means, [ny, nx].
         truth: Normal velocities on edges, [E].
         mean: Predictive mean, [E].
@@ -62,7 +62,13 @@ def flow_figure(
     limit = np.abs(source).max() or 1.0
     inputs = ("log10 of permeability,\nlength² / (pressure time)", "source, 1 / time")
     panels = [
-        ("permeability", np.log10(permeability), inputs[0], "viridis", None),
+        (
+            "permeability",
+            np.log10(permeability).reshape(*grid.shape, -1).mean(-1),
+            inputs[0],
+            "viridis",
+            None,
+        ),
         ("true flow", true_speed, SPEED, "magma", speeds),
         ("prediction, mean of draws", speed, SPEED, "magma", speeds),
         ("source", source, inputs[1], "PuOr", Normalize(-limit, limit)),

@@ -115,7 +115,8 @@ class CSVLog(Logger):
         if state["count"] and not self.path.is_file():
             rank_zero_info(f"Note: {self.path} is gone, it begins anew")
         else:
-            text = rows_counted_on(self.path, state)
+            rows = _rows_counted_on(read_rows(self.path), self.path, state)
+            text = _text(state["names"], rows) if rows else ""
             if self.path.is_file():
                 write_beside(self.path, text)
             self._take(text, state["names"], state["count"])
@@ -176,38 +177,38 @@ def verify_log(path: Path, state: Mapping[str, Any]) -> None:
     """
     if not path.is_file() and not state["count"]:
         return  # the run stopped before it wrote a row
-    rows_counted_on(path, state)
-    rows = list(read_rows(path))
+    rows = read_rows(path)
+    counted, after = _rows_counted_on(rows, path, state), list(rows)
     names = path.read_text().partition("\n")[0]
-    later = {row["step"]: row for row in rows[state["count"] :]}
+    later = {row["step"]: row for row in after}
     if (
         later and any(not later.get(k["step"], {}).items() >= k.items() for k in state["rows"])
-    ) or (_text(next(csv.reader([names]))[1:], rows).encode() != path.read_bytes()):
+    ) or _text(next(csv.reader([names]))[1:], counted + after).encode() != path.read_bytes():
         raise DamagedFileError(f"{path} is damaged, it is not what the run wrote")
 
 
-def rows_counted_on(path: Path, state: Mapping[str, Any]) -> str:
-    """Return the part of a log that a checkpoint counts on.
+def _rows_counted_on(rows: Iterator[Row], path: Path, state: Mapping[str, Any]) -> list[Row]:
+    """Take the rows that a checkpoint counts on.
 
     Args:
+        rows: Of the log.
         path: Of the log.
         state: What the log's :meth:`CSVLog.state_dict` was.
 
     Raises:
-        DamagedFileError: If the file does not hold it.
+        DamagedFileError: If the log does not hold them.
     """
-    if not state["count"]:
-        return ""
     try:
-        text = _text(state["names"], itertools.islice(read_rows(path), state["count"]))
+        counted = list(itertools.islice(rows, state["count"]))
+        text = _text(state["names"], counted)
     except (ValueError, csv.Error):  # a byte that is no text, a name that is not known
         text = ""
-    if hashlib.sha256(text.encode()).hexdigest() != state["sha256"]:
+    if state["count"] and hashlib.sha256(text.encode()).hexdigest() != state["sha256"]:
         raise DamagedFileError(
             f"{path} is damaged, it does not hold the rows that the checkpoint counts on: restore "
             "it from a copy, or move it away to go on without them"
         )
-    return text
+    return counted
 
 
 def _text(names: Iterable[str], rows: Iterable[Row], header: bool = True) -> str:

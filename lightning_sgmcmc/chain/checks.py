@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,6 +27,25 @@ def check_counts(draw_budget: int, num_data: int | None, num_chains: int) -> Non
         raise ValueError(f"num_data must be positive, got {num_data}")
     if num_chains < 1:
         raise ValueError(f"num_chains must be at least 1, got {num_chains}")
+
+
+def tried(sampler: Callable[[Iterable[Any]], Sampler]) -> Sampler:
+    """Return a sampler of a stand-in, so that a wrong argument is an error here, not mid-run.
+
+    Raises:
+        TypeError: If ``sampler`` cannot be called, or what it returns is no sampler.
+    """
+    if not callable(sampler):  # jsonargparse leaves as it is what has no type
+        raise TypeError(
+            f"sampler must be a class or function of the parameters, got {sampler!r}; a task of "
+            "your own annotates it sampler: Callable[[Iterable], Sampler]"
+        )
+    built = sampler([nn.Parameter(torch.zeros(1))])
+    if not isinstance(built, Sampler):
+        raise TypeError(
+            f"sampler must build a lightning_sgmcmc Sampler, got {type(built).__name__}"
+        )
+    return built
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:

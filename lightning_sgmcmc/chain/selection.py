@@ -13,15 +13,8 @@ from torch import Tensor, nn
 
 from lightning_sgmcmc.chain.adapters import LowRankLinear
 
+#: What ``torch.compile(net)``, a module that holds ``net`` by this name, puts into weights' names.
 _COMPILED = "_orig_mod."
-
-
-def plain_name(name: str) -> str:
-    """Return the name that a weight has where no module around it is compiled.
-
-    ``torch.compile(net)`` is a module that holds ``net`` as ``_orig_mod``.
-    """
-    return name.replace(_COMPILED, "")
 
 
 def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str]:
@@ -29,8 +22,7 @@ def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str
 
     Args:
         module: The module; parameters that need no gradient are never sampled.
-        patterns: Shell patterns such as ``"net.4.*"`` over parameter names, which are those of the
-            plain network where it is compiled; None takes all.
+        patterns: Shell patterns such as ``"net.4.*"`` over parameter names; None takes all.
 
     Raises:
         ValueError: If a pattern matches no parameter, or none is left to sample.
@@ -39,14 +31,12 @@ def sampled_names(module: nn.Module, patterns: Sequence[str] | None) -> list[str
     if patterns is None:
         chosen = names
     else:
-        plain = {name: plain_name(name) for name in names}
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in plain.values()):
+            if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(
-                    f"no parameter is named like {pattern!r}: choose among "
-                    f"{', '.join(plain.values())}"
+                    f"no parameter is named like {pattern!r}: choose among {', '.join(names)}"
                 )
-        chosen = [n for n in names if any(fnmatchcase(plain[n], pattern) for pattern in patterns)]
+        chosen = [n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns)]
     if not chosen:
         raise ValueError("the module has no parameter to sample")
     return chosen
@@ -71,7 +61,7 @@ def load_pretrained(
     :class:`~lightning_sgmcmc.LowRankLinear` adapters.
 
     Args:
-        module: Takes a ``state_dict`` of itself or of its ``net``, compiled or not.
+        module: Takes a ``state_dict`` of itself or of its ``net``, saved compiled or not.
         path: A ``.safetensors`` file, or a file of ``torch.save`` that holds a ``state_dict`` or
             a Lightning checkpoint. Nothing is unpickled.
         sampled: Names of the parameters that may start anew.
@@ -86,9 +76,8 @@ def load_pretrained(
             weights, and no head of another name.
     """
     file = Path(path)
-    given = {plain_name(name): value for name, value in _read(file).items()}
-    names = {plain_name(name): name for name in module.state_dict()}
-    own = {plain_name(name): value for name, value in module.state_dict(keep_vars=True).items()}
+    given = {name.replace(_COMPILED, ""): value for name, value in _read(file).items()}
+    own = module.state_dict(keep_vars=True)
     if not given.keys() & own.keys():
         given = {f"net.{name}": value for name, value in given.items()}
         own = {name: value for name, value in own.items() if name.startswith("net.")}
@@ -101,18 +90,18 @@ def load_pretrained(
         raise ValueError(
             f"{file} does not fit the module: {', '.join(wrong[:5])} differ in name or shape"
         )
-    parameters = {plain_name(name) for name, _ in module.named_parameters()}
-    frozen = parameters.intersection(anew).difference(map(plain_name, sampled))
+    parameters = {name for name, _ in module.named_parameters()}
+    frozen = parameters.intersection(anew).difference(sampled)
     if frozen:
         raise ValueError(
             f"{file} does not fit the module: {_some(sorted(frozen))} would start anew and stay "
             "so, because they are not sampled: sample them too, or give a file that has them"
         )
-    module.load_state_dict({names[name]: given[name] for name in fits}, strict=False)
+    module.load_state_dict({name: given[name] for name in fits}, strict=False)
     if anew:
         rest = f"; {_some(unused)} of the file are not used" if unused else ""
         rank_zero_info(f"pretrained: {_some(anew)} start anew, all else is from {file}{rest}")
-    return [names[name] for name in anew if name in parameters]
+    return [name for name in anew if name in parameters]
 
 
 def _head_alone(
@@ -135,7 +124,7 @@ def _part(name: str) -> str:
 def _adapters(module: nn.Module) -> set[str]:
     """Return the names of the weights of adapters."""
     layers = [n for n, layer in module.named_modules() if isinstance(layer, LowRankLinear)]
-    return {f"{plain_name(name)}.{factor}" for name in layers for factor in ("A", "B")}
+    return {f"{name}.{factor}" for name in layers for factor in ("A", "B")}
 
 
 def _read(file: Path) -> dict[str, Tensor]:
@@ -166,7 +155,7 @@ def compiled_in_place(net: nn.Module) -> nn.Module:
     A module that is compiled in place keeps them, so that draws and checkpoints fit the network
     whether it is compiled or not.
     """
-    inner = getattr(net, "_orig_mod", None)
+    inner = getattr(net, _COMPILED.rstrip("."), None)
     if isinstance(inner, nn.Module):
         inner._compiled_call_impl = net.dynamo_ctx(inner._call_impl)  # type: ignore[operator]
         net = inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lightning_sgmcmc.chain import Task
-from lightning_sgmcmc.chain.selection import mismatched, plain_name
+from lightning_sgmcmc.chain.selection import mismatched
 from lightning_sgmcmc.common.files import save_tensors
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore, open_stores
@@ -33,8 +33,7 @@ class Posterior:
     """Draws of the weights of a module.
 
     Args:
-        module: The module whose weights were sampled, compiled or not, whichever it was then.
-            Iterating changes its weights.
+        module: The module whose weights were sampled. Iterating changes its weights.
         stores: One opened store a chain.
 
     Attributes:
@@ -52,12 +51,10 @@ class Posterior:
             raise ValueError(
                 "the posterior has no draws: was draw_budget 0, or burn-in unfinished?"
             )
-        self._names = {plain_name(name): name for name in module.state_dict()}
         former = getattr(module, "former_names", {})
         stored = stores[0].load_constants() | stores[0].load(self._draws[0][1])
-        renamed = {former.get(name, name): tensor for name, tensor in stored.items()}
-        renamed.pop(None, None)
-        given = self._named(renamed)
+        given = {former.get(name, name): tensor for name, tensor in stored.items()}
+        given.pop(None, None)
         for name, tensor in [*module.named_buffers(), *module.named_parameters()]:
             if name in given and is_lazy(tensor):
                 tensor.materialize(given[name].shape)
@@ -116,7 +113,7 @@ class Posterior:
     def __iter__(self) -> Iterator[Task]:
         """Yield the module with each draw's weights in turn."""
         for store, draw in self._draws:
-            self.module.load_state_dict(self._load(store, draw), strict=False)
+            self.module.load_state_dict(store.load(draw), strict=False)
             yield self.module
 
     @property
@@ -188,20 +185,13 @@ class Posterior:
     @property
     def loads(self) -> list[Load]:
         """A function for each draw that reads its weights."""
-        return [partial(self._load, store, draw) for store, draw in self._draws]
-
-    def _load(self, store: DrawStore, draw: Draw) -> dict[str, Tensor]:
-        return self._named(store.load(draw))
-
-    def _named(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights by the module's names, of which the draws' differ by compiling."""
-        return {self._names.get(plain_name(name), name): value for name, value in weights.items()}
+        return [partial(store.load, draw) for store, draw in self._draws]
 
     def mean_weights(self) -> dict[str, Tensor]:
         """Return the weighted mean of the weights over draws."""
         mean: dict[str, Tensor] = {}
         for weight, (store, draw) in zip(self.weights.tolist(), self._draws, strict=True):
-            for name, tensor in self._load(store, draw).items():
+            for name, tensor in store.load(draw).items():
                 part = weight * tensor.double()
                 mean[name] = mean[name] + part if name in mean else part
         return {name: tensor.float() for name, tensor in mean.items()}
@@ -217,5 +207,4 @@ class Posterior:
 
         It needs nothing of this package: ``net.load_state_dict(load_file(path))``.
         """
-        state = self.mean_network().net.state_dict()
-        save_tensors(Path(path), {plain_name(name): value for name, value in state.items()})
+        save_tensors(Path(path), self.mean_network().net.state_dict())

@@ -36,7 +36,7 @@ from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.until import Rounds
-from lightning_sgmcmc.run.wandb_run import WandbRun, wandb_run
+from lightning_sgmcmc.run.wandb_run import WandbRun
 from lightning_sgmcmc.run.yaml_check import check_yaml
 
 
@@ -219,7 +219,7 @@ class ChainCLI(LightningCLI):
         project = self.config.wandb_project if self.config.finish is None else None
         if own is None and project:
             name = f"{self.config.name}-{self.folder.name}"
-            run = wandb_run(
+            run = WandbRun(
                 self.folder,
                 name,
                 project,

@@ -63,6 +63,11 @@ class Study:
         """All trials so far."""
         return self._study.get_trials(deepcopy=False)
 
+    @property
+    def ended(self) -> list[FrozenTrial]:
+        """The trials that gave a sample or were pruned, in their order."""
+        return [t for t in self.trials if t.state in _ENDED]
+
     @contextmanager
     def next_trial(self, total: int) -> Iterator[Trial | None]:
         """Hold the next trial, one that was stopped first; None where there are enough.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.trial import FrozenTrial
 
 from lightning_sgmcmc.run.yaml_check import check_yaml
 
@@ -24,6 +26,24 @@ _KEYS = ("program", "name", "description", "method", "metric", "parameters", "ea
          "command")  # fmt: skip
 _METHODS = ("bayes", "random")
 _KINDS = ("uniform", "log_uniform_values", "int_uniform", "q_uniform", "categorical", "constant")
+#: How the outcome of a trial begins whose draws are no sample of their target.
+NO_SAMPLE = "does not sample"
+
+
+class Halving(optuna.pruners.SuccessiveHalvingPruner):
+    """Asynchronous successive halving, in which trials that do not sample are no measure."""
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Return whether a trial is worse than the others."""
+        measures = copy.copy(study)
+        trials = study.get_trials(deepcopy=False)
+        measures.get_trials = lambda **_: [t for t in trials if not does_not_sample(t)]  # type: ignore[method-assign]
+        return super().prune(measures, trial)
+
+
+def does_not_sample(trial: FrozenTrial) -> bool:
+    """Return whether a trial has ended, and its draws are no sample of their target."""
+    return str(trial.user_attrs.get("outcome", "")).startswith(NO_SAMPLE)
 
 
 @dataclass(frozen=True)
@@ -66,9 +86,7 @@ class Sweep:
         """Return what stops a trial that is worse than others: asynchronous successive halving."""
         if self.min_iter is None:
             return optuna.pruners.NopPruner()
-        return optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=self.min_iter, reduction_factor=self.eta
-        )
+        return Halving(min_resource=self.min_iter, reduction_factor=self.eta)
 
     def options(self, parameters: Mapping[str, Any]) -> list[str]:
         """Return parameters as options of a command line, in the order of the file."""

@@ -28,6 +28,7 @@ from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import cli, sweep
 from lightning_sgmcmc.run.errors import Guard, OneLineParser, fail
 from lightning_sgmcmc.run.study import Study
+from lightning_sgmcmc.run.study_figure import study_figure
 
 _EPILOG = """\
 examples:
@@ -116,7 +117,7 @@ class Watch(L.Callback):
         found = results.diagnostics(module, module.adaptation.stability)
         if not found["alarms"] or not remedy.is_anew({"diagnostics": found}):
             return None
-        return f"does not sample: {_first(found['alarms'])}"
+        return f"{sweep.NO_SAMPLE}: {_first(found['alarms'])}"
 
 
 class Tuner:
@@ -157,14 +158,14 @@ class Tuner:
             if stop.code != 3:
                 self._study.fail(trial)
                 fail(f"trial {trial.number}: {_said(folder)}")
-            watch.reason = f"does not sample: {_said(folder)}"
+            watch.reason = f"{sweep.NO_SAMPLE}: {_said(folder)}"
         except Exception:
             self._study.fail(trial)
             raise
         outcome = watch.reason
         if outcome is None:
             alarms = results.read(folder / "results.json")["diagnostics"]["alarms"]
-            outcome = f"does not sample: {_first(alarms)}" if alarms else None
+            outcome = f"{sweep.NO_SAMPLE}: {_first(alarms)}" if alarms else None
         value = watch.value if outcome is None else None
         self._study.end(trial, outcome or "sampled", value)
         print(
@@ -200,6 +201,9 @@ def main(configs: Path, arguments: Sequence[str]) -> None:
                 print("stopped, with the trials saved: the same command goes on", file=sys.stderr)
             raise
         print(f"\n{study.table()}\n")
+        figure = study_figure(study)
+        if figure is not None:
+            figure.savefig(folder / "study.png", dpi=130)
         _say_best(study)
 
 

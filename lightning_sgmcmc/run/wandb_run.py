@@ -29,6 +29,7 @@ class WandbRun(WandbLogger):
     Its config has the names of the command line, such as ``model.sampler.lr``, so that the
     parameters of a sweep are those of any run. The run's id is kept in the folder: with
     ``--ckpt_path last`` the same run goes on. An agent's id, in ``WANDB_RUN_ID``, comes first.
+    Without an API key the run is written to the folder only; ``WANDB_MODE`` wins if it is set.
 
     Args:
         folder: The run's folder.
@@ -36,7 +37,6 @@ class WandbRun(WandbLogger):
         project: The W&B project.
         settings: The whole configuration, of plain values.
         continues: Whether the chain continues from a checkpoint.
-        offline: Write to the folder only; ``wandb sync`` sends it later.
         draws: Whether the draws are a part of the artifact.
     """
 
@@ -48,7 +48,6 @@ class WandbRun(WandbLogger):
         settings: Mapping[str, Any],
         *,
         continues: bool = False,
-        offline: bool = False,
         draws: bool = False,
     ) -> None:
         self.folder, self._draws = folder, draws
@@ -59,11 +58,12 @@ class WandbRun(WandbLogger):
         own: dict[str, Any] = {"config": config, "tags": [task[:_TAG], sampler[:_TAG]]}
         if not os.environ.get("WANDB_RUN_GROUP"):
             own["group"] = f"{task}-{sampler}"
+        os.environ.setdefault("WANDB_SILENT", "true")
         super().__init__(
             name=name,
             save_dir=str(folder),
             project=project,
-            offline=offline,
+            offline=_is_offline(folder),
             id=self._identity(continues),
             **own,
         )
@@ -165,28 +165,13 @@ def wandb_has_key() -> bool:
         return False
 
 
-def wandb_run(
-    folder: Path,
-    name: str,
-    project: str,
-    settings: Mapping[str, Any],
-    *,
-    continues: bool = False,
-    draws: bool = False,
-) -> WandbRun:
-    """Return a W&B run that writes into the run's folder, offline when there is no key.
-
-    The environment variable ``WANDB_MODE`` wins if it is set. The arguments are those of
-    :class:`WandbRun`.
-    """
+def _is_offline(folder: Path) -> bool:
+    """Return whether a run is written to its folder only; a line says how to send it."""
     mode = os.environ.get("WANDB_MODE")  # Lightning itself leaves "dryrun" there
     offline = mode in ("offline", "dryrun") or (mode is None and not wandb_has_key())
-    os.environ.setdefault("WANDB_SILENT", "true")
     if offline:
         rank_zero_info(
             "W&B: no API key, logging offline; send the run later with "
             f"`wandb sync {folder / 'wandb'}/offline-run-*`"
         )
-    return WandbRun(
-        folder, name, project, settings, continues=continues, offline=offline, draws=draws
-    )
+    return offline

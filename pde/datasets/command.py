@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pde.datasets.family import DataSpec
 from pde.datasets.own_fields import OwnFieldsSpec
-from pde.datasets.own_problem import OWN, own_problem
+from pde.datasets.own_problem import own_problem
 from pde.datasets.permeability import PermeabilityDataSpec
 from pde.datasets.reaction import ReactionDataSpec
 from pde.datasets.runner import generate
@@ -164,7 +165,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
         given["mean"] = MEANS[given["kind"]]
     try:
         if kind is SourceDataSpec:
-            own = {name: given.pop(name) for name in OWN}
+            own = {name: given.pop(name) for name in signature(own_problem).parameters}
             spec: DataSpec = kind(**(given | sizes | own_problem(**own)))
         elif kind is OwnFieldsSpec:
             given["name"] = given.pop("permeability_name")

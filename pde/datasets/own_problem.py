@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..darcy.wells import read_wells
 from ..errors import PdeError
 from ..io.field_file import read_field
-
-#: The names of what is given.
-OWN = (
-    "permeability", "permeability_name", "axes", "active", "wells", "nx", "ny", "lx", "ly",
-    "side_pressure", "side_flux",
-)  # fmt: skip
 
 
 def own_problem(
     *,
     permeability: str | None = None,
     permeability_name: str | None = None,
-    axes: str = "yx",
+    axes: Literal["yx", "xy"] = "yx",
     active: str | None = None,
     wells: str | None = None,
     nx: int | None = None,
@@ -34,17 +28,18 @@ def own_problem(
     """Arguments of `SourceDataSpec` for what is given; nothing for what is not.
 
     Args:
-        permeability: File of the permeability, as for `read_field`.
-        permeability_name: The array in it, where it holds several.
-        axes: `yx` or `xy`, as for `read_field`.
-        active: File of which cells are active, 1 or 0.
-        wells: Table of the wells, as for `read_wells`.
-        nx: Cells in x; those of the file.
-        ny: Cells in y; those of the file.
-        lx: Width of the domain; needed beside a file that has none.
-        ly: Height of the domain; likewise.
-        side_pressure: Pressures of sides and parts of sides; with wells.
-        side_flux: `u . n` out of sides and parts of sides; with wells.
+        permeability: File of an own permeability, as for `read_field`; two fields in it are those
+            along x and along y.
+        permeability_name: The array in that file, where it holds several.
+        axes: `yx` where the file's last axis is x, else `xy`.
+        active: File of which cells are active, 1 or 0; all without it.
+        wells: Table of own wells, as for `read_wells`; the rates of those with a spread vary.
+        nx: Cells in x; those of the file, or 60.
+        ny: Cells in y; those of the file, or 60.
+        lx: Width of the domain; 1 without a file, and needed beside a file that has none.
+        ly: Height of the domain, likewise.
+        side_pressure: Pressures of sides (`left`) and parts of them (`left:0:0.5`), with wells.
+        side_flux: `u . n` out of sides and parts of them, with wells.
 
     Raises:
         FileContentError: A file that cannot be read.

@@ -15,7 +15,7 @@ import numpy as np
 from ..darcy.cells import BoolArray
 from ..darcy.solver import DarcySolution, DarcySolver
 from ..darcy.wells import Well
-from ..errors import PdeError, check_choice
+from ..errors import FileContentError, PdeError, check_choice
 from ..fields.channels import channelised_permeability
 from ..fields.sources import (
     SPREADS,
@@ -66,7 +66,8 @@ class SourceDataSpec(DataSpec):
         component: SPE10 component, `kx`, `ky` or `kz`.
         origin: First SPE10 cell (x, y) of the crop, counted from zero.
         window: SPE10 cells (x, y) that the grid covers; the grid's own numbers when None.
-        permeability_file: File of the permeability, as for `read_field`.
+        permeability_file: File of the permeability, as for `read_field`; two fields in it are those
+            along x and along y.
         permeability_name: The array in it, where it holds several.
         axes: `yx` or `xy`, as for `read_field`.
         active_file: File of which cells are active, 1 or 0; all without it.
@@ -164,14 +165,20 @@ class SourceDataSpec(DataSpec):
         return WellProblem(self.grid, self.wells, self.side_pressure, self.side_flux)
 
     def permeability(self) -> Array:
-        """The permeability `[ny, nx]`, made or read anew."""
+        """The permeability `[ny, nx]`, or along x and y `[ny, nx, 2]`, made or read anew."""
         if self.field == "channelised":
             return channelised_permeability(self.grid, self.field_seed)
         if self.field == "file":
             assert self.permeability_file is not None
-            return own_permeability(
+            values = own_permeability(
                 self.grid, self.permeability_file, self.permeability_name, self.axes, self.active()
             )
+            if values.ndim == 3 and len(values) != 2:
+                raise FileContentError(
+                    f"{self.permeability_file} holds {len(values)} fields, expected one, or two: "
+                    "along x and along y"
+                )
+            return np.moveaxis(values, 0, -1).copy() if values.ndim == 3 else values
         assert self.spe10_file is not None
         return spe10_layer(
             self.spe10_file, self.layer, self.grid, self.component, self.origin, self.window

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,19 +48,8 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         seed: Seed of the sources.
-        permeability: File of an own permeability, as for :func:`pde.read_field`, in place of
-            ``field``.
-        permeability_name: The array in that file, where it holds several.
-        axes: ``yx`` where the file's last axis is x, else ``xy``.
-        active: File of which cells are active, 1 or 0; all without it.
-        wells: Table of own wells in place of the three spots, as for :func:`pde.read_wells`; the
-            rates of those with a spread vary.
-        nx: Cells in x; 60 without a file.
-        ny: Cells in y; 60 without a file.
-        lx: Width of the domain; 1 without a file, and needed beside a file that has none.
-        ly: Height of the domain, likewise.
-        side_pressure: Pressures of sides (``left``) and parts of them (``left:0:0.5``), with wells.
-        side_flux: Velocities out of sides and parts of them, with wells.
+        own: An own permeability, sides and wells, as for
+            :func:`pde.datasets.own_problem.own_problem`.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -80,36 +69,14 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         batch_size: int = 64,
         sampling: Sampling = "auto",
         seed: int = 0,
-        permeability: str | None = None,
-        permeability_name: str | None = None,
-        axes: Literal["yx", "xy"] = "yx",
-        active: str | None = None,
-        wells: str | None = None,
-        nx: int | None = None,
-        ny: int | None = None,
-        lx: float | None = None,
-        ly: float | None = None,
-        side_pressure: dict[str, float] | None = None,
-        side_flux: dict[str, float] | None = None,
+        **own: Any,
     ) -> None:
         if num_samples < 10:
             raise ValueError(f"num_samples must be at least 10, got {num_samples}")
         super().__init__(num_samples, num_samples // 5, num_val, batch_size, sampling)
         if field == "spe10" and spe10_file is None:
             spe10_file = str(find_spe10())
-        own = own_problem(
-            permeability=permeability,
-            permeability_name=permeability_name,
-            axes=axes,
-            active=active,
-            wells=wells,
-            nx=nx,
-            ny=ny,
-            lx=lx,
-            ly=ly,
-            side_pressure=side_pressure,
-            side_flux=side_flux,
-        )
+        problem = own_problem(**own)
         given = {
             "field": field,
             "field_seed": field_seed,
@@ -118,15 +85,16 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
             "origin": origin,
             "spread": spread,
         }
-        self.spec = pde.SourceDataSpec(**(given | own), num_samples=num_samples, seed=seed)
+        self.spec = pde.SourceDataSpec(**(given | problem), num_samples=num_samples, seed=seed)
         place = (
             f"{field}-{field_seed}"
             if field == "channelised"
             else (f"spe10-{layer}-{origin[0]}-{origin[1]}")
         )
         name = f"{place}-{spread}-{num_samples}-{seed}"
-        if own:
-            files = [Path(file).read_bytes() for file in (permeability, active) if file is not None]
+        if problem:
+            named = [problem.get(name) for name in ("permeability_file", "active_file")]
+            files = [Path(file).read_bytes() for file in named if file is not None]
             said = json.dumps(self.spec.parameters(), sort_keys=True).encode()
             name = f"own-{hashlib.sha256(b''.join([said, *files])).hexdigest()[:16]}"
         self.path = Path(root) / f"{name}.safetensors"

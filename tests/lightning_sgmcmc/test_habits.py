@@ -327,6 +327,19 @@ def test_a_plain_run_continues_in_its_folder(tmp_path: Path) -> None:
     assert task.kept.num_draws == 6
 
 
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")  # of the CSVLogger, which gives way
+@pytest.mark.parametrize("named", [False, True], ids=["no logger", "a named version"])
+def test_last_is_found_where_the_folder_is_the_same(tmp_path: Path, named: bool) -> None:
+    def logger() -> CSVLogger | bool:
+        return CSVLogger(tmp_path, name="logs", version=3) if named else False
+
+    fit(tmp_path, max_steps=23, logger=logger())
+    run, task = trainer(tmp_path, logger=logger()), LawToy()
+    run.fit(task, datamodule=Data(), ckpt_path="last")
+    assert Path(str(run.ckpt_path)).name == "last.ckpt"
+    assert task.kept.num_draws == 6
+
+
 def test_folders_and_checkpoints_are_where_they_are_asked_for(tmp_path: Path) -> None:
     run, _ = fit(tmp_path / "a", enable_checkpointing=False, logger=False)
     assert {name.split("/")[0] for name in names(tmp_path / "a")} == {"samples", "metrics.csv"}

@@ -261,6 +261,12 @@ def test_loaded_posterior_predicts_what_the_run_did(tmp_path: Path) -> None:
     )
 
 
+def test_a_sampler_that_the_command_line_could_not_build_is_refused() -> None:
+    """It is a word or options where a task annotates ``sampler`` by no type that says more."""
+    with pytest.raises(TypeError, match=r"got 'SGLD'; a task of your own annotates it sampler: C"):
+        Toy(sampler="SGLD")  # type: ignore[arg-type]
+
+
 def test_posterior_of_another_module_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path, 12).fit(Toy(burn_in=10), datamodule=ToyData())
     with pytest.raises(ValueError, match="another module"):

@@ -173,3 +173,21 @@ def test_a_set_of_own_wells_is_what_the_solver_says(tmp_path, capsys):
     table.write_text("x,y,rate\n15,15,2\n")
     assert main(command, "generate") == 2
     assert "no well has a spread" in capsys.readouterr().err
+
+
+def test_two_fields_are_those_along_x_and_y(tmp_path):
+    path = tmp_path / "k.npy"
+    np.save(path, np.stack([FIELD, 3 * FIELD]))
+    spec = SourceDataSpec(
+        **own_problem(permeability=str(path), lx=5.0, ly=3.0), source="random", num_samples=3
+    )
+    shared = spec.shared()
+    family = spec.family(shared, "scipy")
+    drawn = family.draw(range(3))
+    solver = DarcySolver(spec.grid, np.stack([FIELD, 3 * FIELD], axis=-1))
+    np.testing.assert_allclose(
+        family.solve(drawn).velocity, solver.solve(drawn["source"]).velocity, rtol=1e-12
+    )
+    np.save(path, np.stack([FIELD] * 3))
+    with pytest.raises(FileContentError, match="holds 3 fields, expected one, or two: along x"):
+        spec.permeability()

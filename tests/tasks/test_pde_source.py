@@ -133,7 +133,10 @@ def test_own_wells_have_noise_of_the_size_of_their_flow(tmp_path: Path) -> None:
 
 def test_own_field_from_command_to_posterior(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("SGMCMC_RUN_FOLDER", raising=False)
-    folder = short_run(tmp_path, tmp_path / "run", *own_files(tmp_path))
+    given = own_files(tmp_path)
+    kappa = np.load(tmp_path / "k.npy")
+    np.save(tmp_path / "k.npy", np.stack([kappa, 2 * kappa]))  # along x and along y
+    folder = short_run(tmp_path, tmp_path / "run", *given)
     os.environ.pop("SGMCMC_RUN_FOLDER", None)
     results = json.loads((folder / "results.json").read_text())
     assert results["task_details"]["field"] == "from a file"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_sgmcmc.chain import Task
-from lightning_sgmcmc.diagnostics.verdict import DEVIATION
+from lightning_sgmcmc.diagnostics.verdict import DEVIATION, ENOUGH_DRAWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,8 +134,8 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
     Returns:
         Left the temperatures of single directions, of all weights and of the predictions, with two
         standard errors, and where a predictive deviation that is right to ``DEVIATION`` puts them;
-        right the quantiles of R-hat over predictions and weights, with the limit. None where there
-        is neither.
+        right the quantiles of R-hat over predictions and weights, with the limit where there are
+        enough draws to judge. None where there is neither.
     """
     measured = _temperatures(diagnostics)
     mixing = diagnostics.get("mixing", {})
@@ -172,18 +172,25 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
         legend_above(left)
     left.set_ylabel("temperature, two standard errors")
     if rhats:
-        limit = max(found["rhat_limit"] for found in rhats.values())
-        top = max(limit, *(found["rhat"]["max"] for found in rhats.values()))
-        right.axhspan(1, limit, color="C2", alpha=0.25, lw=0, label="accepted")
+        top = max(found["rhat"]["max"] for found in rhats.values())
+        if mixing["draws_per_chain"] < ENOUGH_DRAWS:
+            right.set_title(
+                f"too few draws to judge:\n{ENOUGH_DRAWS} a chain are needed", size="medium"
+            )
+        else:
+            limit = max(found["rhat_limit"] for found in rhats.values())
+            right.axhspan(1, limit, color="C2", alpha=0.25, lw=0, label="accepted")
+            top = max(top, limit)
+            legend_above(right)
         for at, found in enumerate(rhats.values()):
             q = found["rhat"]
             right.plot([at, at], [q["min"], q["max"]], color="0.5", lw=1)
             right.plot([at, at], [q["q05"], q["q95"]], color="k", lw=5, solid_capstyle="butt")
             right.plot(at, q["median"], "o", color="w", mec="k", ms=6)
-        right.set_xticks(range(len(rhats)), [f"{kind}" for kind in rhats])
+        first, *others = rhats
+        right.set_xticks(range(len(rhats)), [first, *(f"{kind},\nnot judged" for kind in others)])
         right.set_xlim(-0.6, len(rhats) - 0.4)
         right.set_ylim(min(0.99, *(f["rhat"]["min"] for f in rhats.values())), 1 + 1.1 * (top - 1))
-        legend_above(right)
     right.set_ylabel("R-hat: median, 5 to 95 %, all")
     return figure
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -23,6 +24,7 @@ from optuna.trial import TrialState
 
 from lightning_sgmcmc.run import cli, sweep, tune
 from lightning_sgmcmc.run.study import Study
+from lightning_sgmcmc.run.study_figure import study_figure
 from tests.test_cli import ROOT, TOY
 
 SWEEP = """
@@ -75,6 +77,7 @@ def test_a_study_ends_with_a_command_that_gives_the_best_trial_again(
     folder = Path(f"runs/tune/toy/trial-{best.number:03d}")
     results = json.loads((folder / "results.json").read_text())
     assert best.value == pytest.approx(results["metrics"]["ensemble_val"]["nll"])
+    assert Path("runs/tune/toy/study.png").is_file()
     assert best.last_step == results["num_draws"] == 98
     again = cli.main(configs, [*command(said), "--out", "again"])
     a, b = (load_file(f / "samples/chain0/step_794.safetensors") for f in (folder, again))
@@ -236,10 +239,63 @@ def test_the_page_shows_commands_and_a_file_that_are_taken(configs: Path) -> Non
     assert found.arguments[:3] == ("--task", "class_table", "--data.num_val=0.2")
     assert (found.min_iter, found.eta) == (20, 3)
     commands = re.findall(r"^sgmcmc tune (.*?)(?:  .*)?$", page, re.M)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for line in commands:
         given, more = tune._parse(line.split())
         space = sweep.read(sweep.find(ROOT / "configs", given.sweep), more)
         with pytest.raises(SystemExit) as stop:
             cli.main(ROOT / "configs", [*space.arguments, "--print_config"])
         assert stop.value.code == 0
+
+
+def test_a_trial_that_does_not_sample_is_no_measure_for_others(configs: Path) -> None:
+    """Of three values at the first rung only the best goes on, among trials that sample."""
+    path = configs / "sweeps" / "toy.yaml"
+    path.write_text(SWEEP + "early_terminate: {type: hyperband, min_iter: 5}\n")
+    study = Study(Path("study"), sweep.read(path))
+    ended = ((0.1, f"{sweep.NO_SAMPLE}: hot", None), (0.5, "sampled", 0.5))
+    for at_first, outcome, value in ended:
+        with study.next_trial(3) as trial:
+            assert trial is not None
+            trial.report(at_first, 5)
+            assert not trial.should_prune()
+            study.end(trial, outcome, value)
+    for at_first, worse in ((0.4, False), (0.6, True)):
+        with study.next_trial(4) as trial:
+            assert trial is not None
+            trial.report(at_first, 5)
+            assert trial.should_prune() == worse
+            study.end(trial, "sampled", at_first)
+
+
+def test_the_figure_of_a_study_has_every_trial(configs: Path) -> None:
+    study = Study(Path("study"), sweep.read(configs / "sweeps" / "toy.yaml"))
+    assert study_figure(study) is None
+    ended = [
+        (0.5, "sampled", 0.5),
+        (0.2, f"{sweep.NO_SAMPLE}: hot", None),
+        (0.6, "worse than others after 5 draws", None),
+        (0.4, "sampled", 0.4),
+        (90.0, "worse than others after 5 draws", None),
+        (float("nan"), f"{sweep.NO_SAMPLE}: diverged", None),
+    ]
+    for last, outcome, value in ended:
+        with study.next_trial(len(ended)) as trial:
+            assert trial is not None
+            trial.report(last, 5)
+            study.end(trial, outcome, value)
+    figure = study_figure(study)
+    assert figure is not None
+    first, *others = figure.axes
+    drawn = {line.get_label(): np.c_[line.get_data()].tolist() for line in first.lines}
+    edge = 0.2 + 4 * (0.5 - 0.2)
+    assert drawn["sampled"] == [[0, 0.5], [3, 0.4]]
+    assert drawn["worse than others"] == [[2, 0.6], [4, pytest.approx(edge)]]
+    assert drawn["does not sample"] == [[1, 0.2]]
+    assert drawn["best so far"] == [[0, 0.5], [1, 0.5], [2, 0.5], [3, 0.4], [4, 0.4]]
+    assert [text.get_text().strip() for text in first.texts] == ["90"]
+    names = ["model.step_fraction", "model.sampler.prior.variance"]
+    assert [axes.get_xlabel() for axes in others] == [n.removeprefix("model.") for n in names]
+    assert others[1].get_xscale() == "log"
+    given = sorted(x for line in others[1].lines for x in np.asarray(line.get_xdata()).tolist())
+    assert given == sorted(trial.params[names[1]] for trial in study.trials[:5])

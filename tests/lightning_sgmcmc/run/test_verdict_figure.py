@@ -19,6 +19,7 @@ CONTENT: dict[str, Any] = {
     },
     "predictive": {"temperature": 0.97, "temperature_error": 0.05},
     "mixing": {
+        "draws_per_chain": 20,
         "predictions": {"rhat": RHAT, "rhat_limit": 1.07},
         "weights": {"rhat": None, "rhat_limit": 1.07},
     },
@@ -40,6 +41,23 @@ def test_accepted_ranges_and_every_temperature_are_drawn() -> None:
     limit = right.patches[0].get_extents().transformed(right.transData.inverted())
     np.testing.assert_allclose([limit.y0, limit.y1], [1.0, 1.07], rtol=1e-9)
     assert [label.get_text() for label in right.get_xticklabels()] == ["predictions"]
+
+
+def test_few_draws_are_not_judged() -> None:
+    """19 draws have a limit as well, which chance alone would reach."""
+    figure = verdict(CONTENT | {"mixing": CONTENT["mixing"] | {"draws_per_chain": 19}}, 1.0)
+    assert figure is not None
+    _, right = figure.axes
+    assert not right.patches
+    assert right.get_title().startswith("too few draws to judge")
+
+
+def test_weights_are_not_judged_beside_predictions() -> None:
+    mixing = CONTENT["mixing"] | {"weights": CONTENT["mixing"]["predictions"]}
+    figure = verdict(CONTENT | {"mixing": mixing}, 1.0)
+    assert figure is not None
+    labels = [label.get_text() for label in figure.axes[1].get_xticklabels()]
+    assert labels == ["predictions", "weights,\nnot judged"]
 
 
 def test_nothing_is_drawn_of_nothing() -> None:

@@ -17,7 +17,7 @@ import yaml
 from wandb.wandb_agent import Agent
 
 from lightning_sgmcmc.run import cli
-from lightning_sgmcmc.run.wandb_run import wandb_has_key, wandb_run
+from lightning_sgmcmc.run.wandb_run import WandbRun, wandb_has_key
 from tests.test_cli import ROOT, TOY
 
 
@@ -186,7 +186,7 @@ def test_key_in_netrc(home: Path, content: str, has_key: bool) -> None:
 
 def test_wandb_is_offline_without_a_key(home: Path, caplog: Any) -> None:
     with caplog.at_level("INFO"):
-        logger = wandb_run(home / "run", "name", "project", {})
+        logger = WandbRun(home / "run", "name", "project", {})
     assert "wandb sync" in caplog.text
     run = logger.experiment
     assert run.settings._offline
@@ -199,7 +199,7 @@ def test_wandb_is_offline_without_a_key(home: Path, caplog: Any) -> None:
 def test_wandb_mode_wins(home: Path, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     with caplog.at_level("INFO"):
-        logger = wandb_run(home / "run", "name", "project", {})
+        logger = WandbRun(home / "run", "name", "project", {})
     assert "wandb sync" not in caplog.text
     assert logger.experiment.settings.mode == "disabled"
     logger.experiment.finish()
