@@ -39,18 +39,19 @@ ADAPTING = {
     "0.999": (0.999, False),
     "0.99-gamma": (0.99, True),
 }
-LENGTHS = tuple(2**i for i in range(8, 16))
+LENGTHS = tuple(2**i for i in range(7, 15))
 THINNINGS = (1, 8, 64)
-CHAINS, BURN_IN = 1000, 1000
+CHAINS, BURN_IN = 500, 1000
+FROZEN_CHAINS = 2000
 #: NLD's regression: N and n.
 EXAMPLES, BATCH = 100, 10
 #: First steps, (up to beta = 1/3, above it): large where the bias decides, small where the variance
 #: does, so that the term that decides in the limit does so at these lengths.
-FIRST = {"psgld": (0.6, 0.15), "nld": (0.3, 0.03)}
+FIRST = {"psgld": (0.6, 0.15), "nld": (0.3, 0.15)}
 #: Lengths that exponents are fitted over: the last six, a factor of 32.
 FITTED = slice(-6, None)
 #: Length at which the closed form's own exponent is taken.
-FAR = 2**22
+FAR = 2**18
 
 
 def first(method: str, beta: float) -> float:
@@ -140,7 +141,7 @@ def expected_power(beta: float) -> float:
 
 
 def far_power(a: float, beta: float, g: float, variance: float, sd: float) -> float:
-    """Return the closed form's exponent between T = 2^21 and 2^22, for one metric g."""
+    """Return the closed form's exponent between T = 2^17 and 2^18, for one metric g."""
     lengths = (FAR // 2, FAR)
     h = a * np.arange(1, FAR + 1) ** -beta
     half, whole = exact(h, np.array([g]), variance, sd, lengths, 1)
@@ -265,15 +266,18 @@ def regression(
 def cells() -> list[Study]:
     """Return one study a sampler and decay."""
     return [
-        *(Study(f"psgld-{name}", partial(frozen, beta)) for name, beta in BETAS.items()),
+        *(
+            Study(f"psgld-{name}", partial(frozen, beta, seed))
+            for seed, (name, beta) in enumerate(BETAS.items())
+        ),
         *(Study(f"adapting-{name}", partial(adapting, *how)) for name, how in ADAPTING.items()),
         *(Study(f"nld-{name}", partial(natural, beta)) for name, beta in BETAS.items() if beta),
     ]
 
 
-def frozen(beta: float, folder: Path) -> dict[str, Any]:
+def frozen(beta: float, seed: int, folder: Path) -> dict[str, Any]:
     """Run pSGLD with C frozen, at three thinnings, beside the closed form."""
-    found, sampler = gaussian(beta)
+    found, sampler = gaussian(beta, chains=FROZEN_CHAINS, seed=seed)
     g, a, variance = matrices(sampler)[:, 0, 0], first("psgld", beta), TARGET[0, 0]
     h = a * np.arange(1, LENGTHS[-1] + 1) ** -beta
     rows = [
@@ -286,7 +290,7 @@ def frozen(beta: float, folder: Path) -> dict[str, Any]:
 
 def adapting(alpha: float, gamma: bool, folder: Path) -> dict[str, Any]:
     """Run pSGLD with C adapting throughout, at beta = 1/3."""
-    lengths = LENGTHS[:-2] if gamma else LENGTHS  # a Hessian's diagonal a step
+    lengths = LENGTHS[:-3] if gamma else LENGTHS  # a Hessian's diagonal a step
     found, _ = gaussian(1 / 3, freeze=False, alpha=alpha, gamma=gamma, lengths=lengths)
     bias = [mean_and_error(average) for average in found.kept[1]]
     return rows_of(found, 1) | {

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from tasks.experiments.theory.walk import fitted, mean_and_error, walk
 EXAMPLES, WEIGHTS, CHAINS = 200, 3, 200
 #: omega_k = c1 (k + c2)^-power: the rates of Theorem 1.
 RATES = {f"{power:g}": (5.0, 10.0, power) for power in (0.6, 0.75, 0.9)}
-LENGTHS = tuple(2**i for i in range(6, 14))
+LENGTHS = tuple(2**i for i in range(5, 12))
 Rate = tuple[float, float, float]
 
 
@@ -92,11 +92,11 @@ def theorem1(omega: Rate, folder: Path) -> dict[str, Any]:
     """Measure E|C_k - C*|^2 over omega_k, C* the mean at the end, in units of |H^-1|^2."""
     setting = Setting(batch=20, omega=omega)
     inverse = np.linalg.inv(posterior(*data())[1] / EXAMPLES)
-    matrices = convergence(setting)
+    sequence = convergence(setting)
     # The limit comes from chains of their own, so that it is independent of those measured.
     limit = convergence(setting, LENGTHS[-1:], seed=1)[-1].mean(0)
     size = np.square(inverse).sum()
-    errors = np.square(matrices - limit).sum((2, 3)) / size
+    errors = np.square(sequence - limit).sum((2, 3)) / size
     rates = [min(1.0, omega[0] * (k + omega[1]) ** -omega[2]) for k in LENGTHS]
     later = slice(-6, None)
     exponent, exponent_se = fitted(rates[later], errors[later])
@@ -141,21 +141,21 @@ def constant_metric(setting: Setting, C: Array) -> float:
 #: What varies in Theorem 2: one thing at a time, about two settings.
 NEWEST: Rate = (1.0, 1.0, 0.0)
 SETTINGS = {
-    **{f"omega-{w:g}": Setting(omega=(w, 1.0, 0.0)) for w in (1.0, 0.3, 0.1, 0.03, 0.01)},
+    **{f"omega-{w:g}": Setting(omega=(w, 1.0, 0.0)) for w in (1.0, 0.6, 0.3, 0.1)},
     "omega-decaying": Setting(),
-    **{f"eps-{e:g}": Setting(omega=NEWEST, lr=e) for e in (0.4, 0.2, 0.05, 0.025)},
-    **{f"memory-{m}": Setting(omega=NEWEST, memory=m) for m in (1, 4, 8)},
-    **{f"memory-{m}-decaying": Setting(memory=m) for m in (1, 8)},
-    **{f"n-{n}": Setting(omega=NEWEST, batch=n) for n in (100, 50, 20)},
-    **{f"n-{n}-decaying": Setting(batch=n) for n in (100, 20)},
+    **{f"eps-{e:g}": Setting(omega=NEWEST, lr=e) for e in (0.4, 0.2, 0.05)},
+    **{f"memory-{m}": Setting(omega=NEWEST, memory=m) for m in (1, 4)},
+    "memory-1-decaying": Setting(memory=1),
+    **{f"n-{n}": Setting(omega=NEWEST, batch=n) for n in (50, 20)},
+    "n-20-decaying": Setting(batch=20),
 }
 
 
-def theorem2(setting: Setting, folder: Path, steps: int = 6_000) -> dict[str, Any]:
+def theorem2(setting: Setting, folder: Path, steps: int = 2_000) -> dict[str, Any]:
     """Measure the bias of phi = (theta - m)' X'X (theta - m) / D, whose posterior mean is 1."""
     sampler, metric, problem = setting.start(CHAINS)
     mean, precision = (torch.from_numpy(v) for v in posterior(*data()))
-    total, matrix, skipped = torch.zeros(CHAINS), torch.zeros(WEIGHTS, WEIGHTS), 2_000
+    total, matrix, skipped = torch.zeros(CHAINS), torch.zeros(WEIGHTS, WEIGHTS), 300
 
     def each(step: int, theta: Tensor) -> None:
         nonlocal total, matrix
@@ -185,3 +185,95 @@ def theorem2(setting: Setting, folder: Path, steps: int = 6_000) -> dict[str, An
         "constant": constant_metric(setting, C),
         "delta": float(np.linalg.norm(C - inverse) / np.linalg.norm(inverse)),
     }
+
+
+def lemma2(memory: int, r: float, folder: Path, steps: int = 300) -> dict[str, Any]:
+    """Find the extreme eigenvalues of B along chains, beside the lemma's bounds."""
+    sampler, metric, problem = Setting(memory=memory, omega=NEWEST).start(20)
+    metric.r = r
+    smallest, largest = math.inf, 0.0
+
+    def each(step: int, theta: Tensor) -> None:
+        nonlocal smallest, largest
+        if step > memory:
+            values = 1 / torch.linalg.eigvalsh(metric.matrix)
+            smallest = min(smallest, float(values.min()))
+            largest = max(largest, float(values.max()))
+
+    walk(sampler, steps=steps, gradient=problem.gradient, each=each, freeze=False)
+    curvatures = np.linalg.eigvalsh(posterior(*data())[1] / EXAMPLES)
+    lower, upper = bounds(float(curvatures[-1]), metric.delta / EXAMPLES, memory, r)
+    return {
+        "M": memory,
+        "r": r,
+        "a": float(curvatures[0]),
+        "A": float(curvatures[-1]),
+        "smallest": smallest,
+        "largest": largest,
+        "lower": lower,
+        "upper": upper,
+    }
+
+
+def bounds(A: float, delta: float, memory: int, r: float) -> tuple[float, float]:
+    """Return Lemma 2's a~ and A~.
+
+    A~ = D (delta + A) + M/r (A^2/delta + delta + 3 A),
+    a~ = A~^(1 - D) (r / A~)^M delta^(D + M).
+    """
+    upper = WEIGHTS * (delta + A) + memory / r * (A**2 / delta + delta + 3 * A)
+    lower = upper ** (1 - WEIGHTS) * (r / upper) ** memory * delta ** (WEIGHTS + memory)
+    return lower, upper
+
+
+def states_of_metric(make: type[HASGLD | HAMCMC], memory: int) -> dict[str, int]:
+    """Run a chain, and count the states that its C is made of and the vectors it holds."""
+    size = 50
+    theta = torch.zeros(size, dtype=torch.float64, requires_grad=True)
+    sampler = make([theta], 0.1, memory=memory, num_data=1)
+    states = [theta.detach().clone()]
+
+    def closure() -> Tensor:
+        theta.grad = theta.detach() * torch.arange(1, size + 1)
+        return torch.zeros(())
+
+    for _ in range(4 * memory):
+        sampler.step(closure)
+        states.append(theta.detach().clone())
+    moves = torch.stack(
+        [s for op in sampler.preconditioner.weighted_operators() for s in op[1].steps]
+    )
+    used = {
+        k
+        for move in moves
+        for i, j in combinations(range(len(states)), 2)
+        if torch.allclose(states[j] - states[i], move, atol=1e-10)
+        for k in (i, j)
+    }
+    others = getattr(sampler, "_others", [])
+    return {"states": len(used), "pairs": len(moves), "vectors": 2 * len(moves) + len(others)}
+
+
+def memory(folder: Path) -> dict[str, Any]:
+    """Count what HASGLD and HAMCMC of the same M hold."""
+    return {
+        "rows": [
+            {"sampler": make.__name__, "M": m} | states_of_metric(make, m)
+            for m in (2, 3, 5, 10)
+            for make in (HASGLD, HAMCMC)
+        ]
+    }
+
+
+def cells() -> list[Study]:
+    """Return one study a rate, a setting and a pair of M and r."""
+    return [
+        *(Study(f"rate-{name}", partial(theorem1, omega)) for name, omega in RATES.items()),
+        *(Study(f"bias-{name}", partial(theorem2, setting)) for name, setting in SETTINGS.items()),
+        *(
+            Study(f"eigenvalues-{m}-{r:g}", partial(lemma2, m, r))
+            for m in (1, 2, 5)
+            for r in (0.25, 0.001)
+        ),
+        Study("memory", memory),
+    ]
