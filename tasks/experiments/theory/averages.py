@@ -137,7 +137,7 @@ def exact(h: Array, g: Array, variance: float, sd: float, lengths: Sequence[int]
 
 def expected_power(beta: float) -> float:
     """Return the exponent of T in Theorem 1's bound, but for a logarithm at beta = 1/2."""
-    return -min(1 - beta, 2 * beta) if beta <= 0.5 else -(1 - beta)
+    return max(beta - 1, -2 * beta) if beta <= 0.5 else beta - 1
 
 
 def far_power(a: float, beta: float, g: float, variance: float, sd: float) -> float:
@@ -191,7 +191,13 @@ def gaussian(
     theta = torch.from_numpy(start).requires_grad_()
     probes = 0 if gamma else None
     sampler = PSGLD(
-        [theta], first("psgld", beta), alpha=alpha, eps=LAMBDA, gamma_probes=probes, num_data=1
+        [theta],
+        first("psgld", beta),
+        alpha=alpha,
+        eps=LAMBDA,
+        gamma_probes=probes,
+        num_data=1,
+        seed=seed,
     )
     sampler.stack(one_generator=True)
     # From V = 0 the first steps are of any length, and Gamma divides by V^(3/2).
@@ -241,7 +247,9 @@ def regression(
     mean, precision = posterior(x, y)
     start = draws(generator, mean, precision, chains)[:, None]
     theta = torch.from_numpy(start).requires_grad_()
-    sampler = SGLD([theta], first("nld", beta), preconditioner=DiagonalFisher(), num_data=EXAMPLES)
+    sampler = SGLD(
+        [theta], first("nld", beta), preconditioner=DiagonalFisher(), num_data=EXAMPLES, seed=seed
+    )
     sampler.stack(one_generator=True)
     problem = Regressions(theta, x, y, BATCH, seed=seed)
     problem.attach(sampler)

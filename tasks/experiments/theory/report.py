@@ -72,10 +72,10 @@ def _part(results: Results, name: str, thinning: int) -> Result | None:
 def _exponents(results: Results) -> Table:
     columns = [
         Column("a", "step", "{:g}"),
-        Column("theorem", "theory", "{:.3f}"),
+        Column("theorem", "theory", "{:z.3f}"),
         measured("measured", "exponent", 3),
-        Column("closed form, same T", "closed_exponent", "{:.3f}"),
-        Column("closed form, T = 2^18", "far", "{:.3f}"),
+        Column("closed form, same T", "closed_exponent", "{:z.3f}"),
+        Column("closed form, T = 2^18", "far", "{:z.3f}"),
     ]
     rows = []
     for method, label in (("psgld", "PSGLD, frozen"), ("nld", "SGLD, DOP metric, frozen")):
@@ -124,12 +124,10 @@ def _adapting() -> Table:
 
 def _rates() -> Table:
     columns = [
-        Column(
-            "|C - C*|^2 at omega_k ≈", lambda r: (r["rates"][-4], r["rates"][-1]), "{:.3f}, {:.4f}"
-        ),
-        Column("is", lambda r: (r["error"][-4], r["error"][-1]), "{:.4f}, {:.4f}"),
+        Column("at omega_k =", lambda r: (r["rates"][-4], r["rates"][-1]), "{:.3f}, {:.4f}"),
+        Column("‖C - C*‖²", lambda r: (r["error"][-4], r["error"][-1]), "{:.4f}, {:.4f}"),
         measured("exponent of omega_k", "exponent", 3),
-        Column("|C* - H^-1|^2", "delta", "{:.3f}"),
+        Column("‖C* - H^-1‖²", "delta", "{:z.3f}"),
     ]
     rows = [Row([f"5 (k + 10)^-{name}"], f"rate-{name}") for name in hessian.RATES]
     return Table(["omega_k"], columns, rows)
@@ -142,8 +140,11 @@ def _biases(results: Results) -> Table:
         Column("M", "M", "{}"),
         Column("n", "n", "{}"),
         measured("bias", "bias", 3),
-        Column("C constant at its mean", "constant", "{:.3f}"),
-        Column("|C - H^-1| / |H^-1|", "delta", "{:.2f}"),
+        Column("closed form, C constant", "constant", "{:z.3f}"),
+        Column(
+            "by adapting", lambda r: (r["bias"] - r["constant"], r["bias_se"]), "{:z.3f} ± {:.3f}"
+        ),
+        Column("‖C - H^-1‖ / ‖H^-1‖", "delta", "{:.2f}"),
     ]
     rows = [Row([varied(name)], f"bias-{name}") for name in hessian.SETTINGS]
     return Table(["varied"], columns, rows)
@@ -161,9 +162,9 @@ def _rate(omega: Sequence[float]) -> str:
 
 def _eigenvalues() -> Table:
     columns = [
-        Column("a", "a", "{:.3f}"),
+        Column("a", "a", "{:z.3f}"),
         Column("A", "A", "{:.2f}"),
-        Column("smallest of B", "smallest", "{:.3f}"),
+        Column("smallest of B", "smallest", "{:z.3f}"),
         Column("largest of B", "largest", "{:.2f}"),
         Column("lower bound", "lower", "{:.0e}"),
         Column("upper bound", "upper", "{:.0e}"),
