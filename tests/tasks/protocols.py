@@ -1108,4 +1108,4 @@ PROTOCOLS: dict[str, list[Row]] = {
 }
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.
-WITHOUT_A_CHAIN = "laplace* references-* shift-* *-mc-dropout *-distilled cost memory"
+WITHOUT_A_CHAIN = "laplace* references-* shift-* *-mc-dropout *-distilled cost memory pruned"

@@ -14,7 +14,7 @@ from tasks.experiments import reproduce
 from tasks.experiments.gaussians import matrices
 from tasks.experiments.theory import averages, hessian, scores
 from tasks.experiments.theory.regression import Regressions, draws, posterior
-from tasks.experiments.theory.walk import fitted, power
+from tasks.experiments.theory.walk import fitted, jackknife, power
 
 MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured" / "theory"
 RECORDS = {cell.name: reproduce.read(MEASURED, cell) for cell in reproduce.load("theory").cells()}
@@ -117,6 +117,9 @@ def test_a_power_is_fitted_with_its_error() -> None:
     noise = np.random.default_rng(0).gamma(5.0, 0.2, (4, 4000))
     exponent, error = fitted(x, np.array(x)[:, None] ** -0.7 * noise)
     assert abs(exponent + 0.7) < 4 * error < 0.1
+    mean, error_of_mean = jackknife(lambda s: s.mean(1), noise)
+    np.testing.assert_allclose(mean, noise.mean(1))
+    np.testing.assert_allclose(error_of_mean, noise.std(1) / np.sqrt(4000), rtol=0.5)
 
 
 @pytest.mark.parametrize("name", averages.BETAS)

@@ -26,7 +26,7 @@ from tasks.experiments.experiment import Study
 from tasks.experiments.gaussians import NoisyGradient, matrices
 from tasks.experiments.loop import Array
 from tasks.experiments.theory.regression import Regressions, draws, posterior
-from tasks.experiments.theory.walk import fitted, mean_and_error, walk
+from tasks.experiments.theory.walk import fitted, jackknife, mean_and_error, walk
 
 #: pSGLD's Gaussian, with a gradient noise of a fifth of the gradient of the narrow coordinate.
 TARGET, NOISE, LAMBDA = np.diag([0.16, 1.0]), 0.5, 1e-4
@@ -289,11 +289,21 @@ def frozen(beta: float, seed: int, folder: Path) -> dict[str, Any]:
     g, a, variance = matrices(sampler)[:, 0, 0], first("psgld", beta), TARGET[0, 0]
     h = a * np.arange(1, LENGTHS[-1] + 1) ** -beta
     rows = [
-        {"thinning": k} | rows_of(found, k, exact(h, g, variance, NOISE, LENGTHS, k))
+        {"thinning": k}
+        | _over_all(found, k)
+        | rows_of(found, k, exact(h, g, variance, NOISE, LENGTHS, k))
         for k in THINNINGS
     ]
     far = far_power(a, beta, float(g.mean()), variance, NOISE)
     return {"rows": rows, "far": far, "theory": expected_power(beta), "step": a}
+
+
+def _over_all(found: TimeAverages, k: int) -> dict[str, Any]:
+    """Return the MSE of every k-th state over that of all states of the same chains."""
+    ratio, error = jackknife(
+        lambda thinned, whole: thinned.mean(1) / whole.mean(1), found.squares(k), found.squares()
+    )
+    return {"ratio": ratio.tolist(), "ratio_se": error.tolist()}
 
 
 def adapting(alpha: float, gamma: bool, folder: Path) -> dict[str, Any]:

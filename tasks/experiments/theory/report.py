@@ -11,7 +11,7 @@ import numpy as np
 from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.tables import Column, Result, Results, Row, Table
-from tasks.experiments.theory import averages, hessian, scores
+from tasks.experiments.theory import averages, hessian, pruned, scores
 from tasks.experiments.theory.walk import power
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN = (2**8, 2**10, 2**12, 2**14)
 
 def cells() -> list[Study]:
     """Return the studies of all papers."""
-    return [*averages.cells(), *hessian.cells(), *scores.cells()]
+    return [*averages.cells(), *hessian.cells(), *scores.cells(), *pruned.cells()]
 
 
 def measured(title: str, key: str, digits: int) -> Column:
@@ -58,6 +58,8 @@ def report(results: Results) -> Iterator[Table | str]:
     yield "SGFS: the averaged covariance of scores, and what the metric costs."
     yield _scores(results)
     yield _cost(results)
+    yield "Pruned weights."
+    yield _pruned(results)
 
 
 def _part(results: Results, name: str, thinning: int) -> Result | None:
@@ -96,8 +98,8 @@ def _thinned(results: Results) -> Table:
             if whole is None:
                 return "-"
             i = record["lengths"].index(length)
-            values = [record[k][i] / whole[k][i] for k in ("mse", "closed")]
-            return "{:.2f} ({:.2f})".format(*values)
+            closed = record["closed"][i] / whole["closed"][i]
+            return f"{record['ratio'][i]:.2f} ± {record['ratio_se'][i]:.2f} ({closed:.2f})"
 
         return Column(f"T = {length:,}", read)
 
@@ -217,6 +219,24 @@ def _cost(results: Results) -> Table:
         for i, width in enumerate(found.get("D", scores.WIDTHS))
     ]
     return Table(["n"], columns, [Row([str(scores.EXAMPLES)], "cost")])
+
+
+def _pruned(results: Results) -> Table:
+    found = (results.get("pruned") or {}).get("rows", [])
+    columns = [
+        Column("bytes of a draw", "size", "{:.2f}"),
+        *(
+            Column(
+                f"CSR product, batch of {batch:,}",
+                lambda r, i=i: (r["time"][i], r["time_se"][i]),
+                "{:.2f} ± {:.2f}",
+            )
+            for i, batch in enumerate(pruned.BATCHES)
+        ),
+        Column("change of predictions", "change", "{:g}"),
+    ]
+    rows = [Row([f"{100 * r['rate']:g} %"], record=r) for r in found]
+    return Table(["pruned"], columns, rows)
 
 
 def figures(results: Results, out: Path) -> dict[str, Figure]:

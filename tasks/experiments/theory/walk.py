@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_sgmcmc import Sampler
 from tasks.experiments.loop import Array, Function
 
-#: Groups of chains, whose spread gives the standard errors of fits.
-GROUPS = 10
+#: Groups of chains, each of which is left out in turn for the standard errors of fits and ratios.
+GROUPS = 50
 
 
 def walk(
@@ -59,6 +59,19 @@ def walk(
             decay.step()
 
 
+def jackknife(statistic: Callable[..., Array], *samples: Array) -> tuple[Array, Array]:
+    """Return a statistic of independent repetitions, and its standard error by the jackknife.
+
+    Args:
+        statistic: Called with ``samples``, or with a part of their repetitions.
+        samples: Each [..., K], of the same K repetitions.
+    """
+    parts = np.array_split(np.arange(samples[0].shape[-1]), GROUPS)
+    left = np.array([statistic(*(np.delete(s, part, -1) for s in samples)) for part in parts])
+    error: Array = np.sqrt((GROUPS - 1) * left.var(0))
+    return statistic(*samples), error
+
+
 def fitted(x: Sequence[float], samples: Array) -> tuple[float, float]:
     """Return p of mean ~ x^p by least squares in logarithms, and its standard error.
 
@@ -66,9 +79,8 @@ def fitted(x: Sequence[float], samples: Array) -> tuple[float, float]:
         x: The values that the means belong to, [L].
         samples: Independent repetitions of what is averaged, [L, K].
     """
-    groups = np.array_split(samples, GROUPS, axis=1)
-    found = [power(x, group.mean(1)) for group in groups]
-    return power(x, samples.mean(1)), float(np.std(found, ddof=1)) / math.sqrt(GROUPS)
+    value, error = jackknife(lambda s: np.array(power(x, s.mean(1))), samples)
+    return float(value), float(error)
 
 
 def power(x: Sequence[float], y: Array) -> float:
