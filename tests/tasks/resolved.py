@@ -29,7 +29,7 @@ from tasks.experiments.hasgld import spike_slab, spike_slab_chains
 from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.psgld import a9a, australian
 from tasks.experiments.sgfs import drbm_chains, kdd99_posterior, mnist79, step_sizes
-from tasks.experiments.theory import averages, hessian, regression, scores
+from tasks.experiments.theory import averages, hessian, pairs, regression, scores
 from tasks.laplace import Laplace
 from tests.tasks.protocols import KDD_ROWS, Each
 
@@ -261,6 +261,7 @@ def recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     for theorems in (averages, hessian, scores):
         monkeypatch.setattr(theorems, "walk", found.walk)
         monkeypatch.setattr(theorems, "fitted", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(pairs, "walk", found.walk)
     monkeypatch.setattr(regression, "BatchStream", found.use)
     monkeypatch.setattr(averages, "exact", lambda *a: np.ones(len(a[4])))
     monkeypatch.setattr(hessian, "constant_metric", lambda *_: 0.0)

@@ -12,8 +12,9 @@ import torch
 from lightning_sgmcmc import HAMCMC, HASGLD
 from tasks.experiments import reproduce
 from tasks.experiments.gaussians import matrices
-from tasks.experiments.theory import averages, hessian, scores
+from tasks.experiments.theory import averages, hessian, pairs, scores
 from tasks.experiments.theory.regression import Regressions, draws, posterior
+from tasks.experiments.theory.time_average import exact
 from tasks.experiments.theory.walk import fitted, jackknife, power
 
 MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured" / "theory"
@@ -42,7 +43,7 @@ def test_mse_of_a_weighted_average_is_that_of_the_dense_covariance(thinning: int
     w /= w.sum()
     bias = w @ np.diag(covariance) / variance - 1
     expected = bias**2 + 2 * w @ covariance**2 @ w / variance**2
-    found = averages.exact(h, np.array([g]), variance, sd, (6, steps), thinning)
+    found = exact(h, np.array([g]), variance, sd, (6, steps), thinning)
     assert found[-1] == pytest.approx(expected, rel=1e-12)
 
 
@@ -52,7 +53,7 @@ def test_chains_have_the_closed_forms_error() -> None:
     found, sampler = averages.gaussian(1 / 3, chains=1000, lengths=lengths, seed=2)
     g, h = matrices(sampler)[:, 0, 0], 0.6 * np.arange(1, 257) ** (-1 / 3)
     for k in (1, 8):
-        closed = averages.exact(h, g, 0.16, averages.NOISE, lengths, k)
+        closed = exact(h, g, 0.16, averages.NOISE, lengths, k)
         squares = found.squares(k)
         errors = squares.std(1) / np.sqrt(1000)
         assert (np.abs(squares.mean(1) - closed) < 4 * errors).all()
@@ -88,17 +89,17 @@ def test_bias_of_a_constant_metric() -> None:
     x, y = hessian.data()
     _, A = posterior(x, y)
     C = np.diag([0.5, 1.0, 0.8])
-    exact = np.linalg.inv(A - 0.05 * A @ C @ A / hessian.EXAMPLES)
+    covariance = np.linalg.inv(A - 0.05 * A @ C @ A / hessian.EXAMPLES)
     found = hessian.constant_metric(hessian.Setting(lr=0.1), C)
-    assert found == pytest.approx(np.trace(exact @ A) / 3 - 1, rel=1e-6)
+    assert found == pytest.approx(np.trace(covariance @ A) / 3 - 1, rel=1e-6)
     assert hessian.constant_metric(hessian.Setting(batch=20), C) > 3 * found
 
 
 @pytest.mark.parametrize("memory", [3, 5])
 def test_states_that_a_metric_is_made_of(memory: int) -> None:
     """M + 1 consecutive states in HASGLD, 2M - 2 in HAMCMC, as the paper says."""
-    assert hessian.states_of_metric(HASGLD, memory)["states"] == memory + 1
-    assert hessian.states_of_metric(HAMCMC, memory)["states"] == 2 * memory - 2
+    assert pairs.states_of_metric(HASGLD, memory)["states"] == memory + 1
+    assert pairs.states_of_metric(HAMCMC, memory)["states"] == 2 * memory - 2
 
 
 def test_scores_vary_about_the_information(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ section 1 takes the step from there).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import PSGLD, SGLD, DiagonalFisher, PolynomialDecay, Sampler, Target
+from lightning_sgmcmc import PSGLD, SGLD, DiagonalFisher, PolynomialDecay, RMSProp, Sampler, Target
 from tasks.experiments.experiment import Study
 from tasks.experiments.gaussians import NoisyGradient, matrices
 from tasks.experiments.loop import Array
 from tasks.experiments.theory.regression import Regressions, draws, posterior
+from tasks.experiments.theory.time_average import TimeAverages, exact
 from tasks.experiments.theory.walk import fitted, jackknife, mean_and_error, walk
 
 #: pSGLD's Gaussian, with a gradient noise of a fifth of the gradient of the narrow coordinate.
@@ -59,82 +60,6 @@ def first(method: str, beta: float) -> float:
     return FIRST[method][beta > 0.4]
 
 
-class TimeAverages:
-    """Step-weighted averages of phi at several lengths and thinnings.
-
-    Args:
-        phi: The test function of theta [K, ...], less its mean under the target; returns [K].
-        lr: Returns the size of the step that made the state.
-        lengths: Steps after which the averages are kept.
-        thinnings: Each keeps every k-th state.
-    """
-
-    def __init__(
-        self,
-        phi: Callable[[Tensor], Tensor],
-        lr: Callable[[], float],
-        lengths: Sequence[int],
-        thinnings: Sequence[int],
-    ) -> None:
-        self.phi, self.lr, self.lengths = phi, lr, set(lengths)
-        self.sums = {k: (torch.zeros(()), 0.0) for k in thinnings}
-        self.kept: dict[int, list[Array]] = {k: [] for k in thinnings}
-
-    def __call__(self, step: int, theta: Tensor) -> None:
-        """Take in the state that a step made."""
-        weight = self.lr()
-        for k, (total, weights) in self.sums.items():
-            if step % k == 0:
-                self.sums[k] = total + weight * self.phi(theta), weights + weight
-            if step in self.lengths:
-                total, weights = self.sums[k]
-                self.kept[k].append((total / weights).numpy())
-
-    def squares(self, thinning: int = 1) -> Array:
-        """Return squared errors, [lengths, K]."""
-        return np.square(self.kept[thinning])
-
-
-def exact(h: Array, g: Array, variance: float, sd: float, lengths: Sequence[int], k: int) -> Array:
-    """Return the MSE of the weighted average of theta^2 / variance, in closed form.
-
-    theta <- (1 - h g a) theta + N(0, 2 h g + (h g sd)^2), a = 1 / variance, from its stationary
-    law at the first step. The states are Gaussian, so that cov(theta_s^2, theta_t^2) is twice the
-    square of their covariance.
-
-    Args:
-        h: The steps, [T].
-        g: The metric of every chain, [K].
-        variance: Of the target.
-        sd: Standard deviation of the gradient's noise.
-        lengths: Where the MSE is asked for.
-        k: Every k-th state counts.
-
-    Returns:
-        The mean over the chains, [lengths].
-    """
-    a = 1 / variance
-    move = 1 - h[0] * g * a
-    p = (2 * h[0] * g + (h[0] * g * sd) ** 2) / (1 - move**2)
-    bias = np.zeros_like(g)
-    spread, covariances, weights = np.zeros_like(g), np.zeros_like(g), 0.0
-    found, asked = [], set(lengths)
-    for t in range(1, max(lengths) + 1):
-        step = h[t - 1]
-        move = 1 - step * g * a
-        p = move**2 * p + 2 * step * g + (step * g * sd) ** 2
-        covariances = move**2 * covariances
-        if t % k == 0:
-            spread += step * (step * p**2 + 2 * covariances)
-            covariances += step * p**2
-            bias += step * (p * a - 1)
-            weights += step
-        if t in asked:
-            mse = (bias / weights) ** 2 + 2 * a**2 * spread / weights**2
-            found.append(mse.mean())
-    return np.array(found)
-
-
 def expected_power(beta: float) -> float:
     """Return the exponent of T in Theorem 1's bound, but for a logarithm at beta = 1/2."""
     return max(beta - 1, -2 * beta) if beta <= 0.5 else beta - 1
@@ -143,7 +68,7 @@ def expected_power(beta: float) -> float:
 def far_power(a: float, beta: float, g: float, variance: float, sd: float) -> float:
     """Return the closed form's exponent between T = 2^17 and 2^18, for one metric g."""
     lengths = (FAR // 2, FAR)
-    h = a * np.arange(1, FAR + 1) ** -beta
+    h: Array = a * np.arange(1, FAR + 1, dtype=np.float64) ** -beta
     half, whole = exact(h, np.array([g]), variance, sd, lengths, 1)
     return float(np.log2(whole / half))
 
@@ -201,7 +126,9 @@ def gaussian(
     )
     sampler.stack(one_generator=True)
     # From V = 0 the first steps are of any length, and Gamma divides by V^(3/2).
-    sampler.preconditioner.square_avg[0].copy_(torch.from_numpy(1 / np.diag(TARGET)))
+    metric = sampler.preconditioner
+    assert isinstance(metric, RMSProp)
+    metric.square_avg[0].copy_(torch.from_numpy(1 / np.diag(TARGET)))
     gradient = NoisyGradient(TARGET, NOISE, seed)
     if gamma:
         target = Target(partial(_potential, theta, gradient.precision), [theta], 1, chain_dims=1)
@@ -287,7 +214,7 @@ def frozen(beta: float, seed: int, folder: Path) -> dict[str, Any]:
     """Run pSGLD with C frozen, at three thinnings, beside the closed form."""
     found, sampler = gaussian(beta, chains=FROZEN_CHAINS, seed=seed)
     g, a, variance = matrices(sampler)[:, 0, 0], first("psgld", beta), TARGET[0, 0]
-    h = a * np.arange(1, LENGTHS[-1] + 1) ** -beta
+    h: Array = a * np.arange(1, LENGTHS[-1] + 1, dtype=np.float64) ** -beta
     rows = [
         {"thinning": k}
         | _over_all(found, k)

@@ -69,7 +69,8 @@ class Regressions:
         return torch.einsum("kn,knd->kd", residual, x).div(x.shape[1]).unsqueeze(1)
 
     def _alone(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return (self.net(batch[0]).squeeze(-1) - batch[1]).square() / 2
+        residual: Tensor = self.net(batch[0]).squeeze(-1) - batch[1]
+        return residual.square() / 2
 
     def _together(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         residual = torch.einsum("knd,kd->kn", batch[0], self.theta[:, 0]) - batch[1]
@@ -79,8 +80,8 @@ class Regressions:
 def posterior(x: Array, y: Array) -> tuple[Array, Array]:
     """Return m and X'X of data [..., N, D] and [..., N]."""
     precision: Array = np.swapaxes(x, -1, -2) @ x
-    mean: Array = np.linalg.solve(precision, np.swapaxes(x, -1, -2) @ y[..., None])[..., 0]
-    return mean, precision
+    mean = np.linalg.solve(precision, np.swapaxes(x, -1, -2) @ y[..., None])[..., 0]
+    return np.asarray(mean, dtype=np.float64), precision
 
 
 def draws(generator: np.random.Generator, mean: Array, precision: Array, count: int) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.tables import Column, Result, Results, Row, Table
-from tasks.experiments.theory import averages, hessian, pruned, scores
+from tasks.experiments.theory import averages, hessian, pairs, pruned, scores
 from tasks.experiments.theory.walk import power
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN = (2**8, 2**10, 2**12, 2**14)
 
 def cells() -> list[Study]:
     """Return the studies of all papers."""
-    return [*averages.cells(), *hessian.cells(), *scores.cells(), *pruned.cells()]
+    return [*averages.cells(), *hessian.cells(), *pairs.cells(), *scores.cells(), *pruned.cells()]
 
 
 def measured(title: str, key: str, digits: int) -> Column:
@@ -42,6 +42,15 @@ def _at(key: str, length: int, form: str, part: str = "lengths") -> Column:
         return form.format(record[key][place], record[f"{key}_se"][place])
 
     return Column(f"T = {length:,}", read)
+
+
+def _nth(title: str, key: str, place: int, digits: int) -> Column:
+    """Return a column of a sequence's entry at a place, with its standard error."""
+
+    def read(record: Result) -> tuple[float, float]:
+        return record[key][place], record[f"{key}_se"][place]
+
+    return Column(title, read, f"{{:.{digits}f}} ± {{:.{digits}f}}")
 
 
 def report(results: Results) -> Iterator[Table | str]:
@@ -68,7 +77,8 @@ def _part(results: Results, name: str, thinning: int) -> Result | None:
     if study is None:
         return None
     (row,) = (r for r in study["rows"] if r["thinning"] == thinning)
-    return {k: v for k, v in study.items() if k != "rows"} | row
+    found: Result = {k: v for k, v in study.items() if k != "rows"} | row
+    return found
 
 
 def _exponents(results: Results) -> Table:
@@ -192,14 +202,8 @@ def _scores(results: Results) -> Table:
     first: Any = results.get("scores-exact") or {}
     sizes = list(first.get("N", scores.SIZES))
 
-    def bias(place: int, size: int) -> Column:
-        def read(record: Result) -> str:
-            return f"{record['bias'][place]:.4f} ± {record['bias_se'][place]:.4f}"
-
-        return Column(f"N = {size}", read)
-
     columns = [
-        *(bias(i, size) for i, size in enumerate(sizes)),
+        *(_nth(f"N = {size}", "bias", i, 4) for i, size in enumerate(sizes)),
         measured("exponent of the mean", "exponent", 2),
         measured("exponent of one data set's error", "scatter_exponent", 2),
     ]
@@ -213,9 +217,7 @@ def _scores(results: Results) -> Table:
 def _cost(results: Results) -> Table:
     found: Any = results.get("cost") or {}
     columns = [
-        Column(
-            f"D = {width:,}", lambda r, i=i: (r["ratio"][i], r["ratio_se"][i]), "{:.1f} ± {:.1f}"
-        )
+        _nth(f"D = {width:,}", "ratio", i, 1)
         for i, width in enumerate(found.get("D", scores.WIDTHS))
     ]
     return Table(["n"], columns, [Row([str(scores.EXAMPLES)], "cost")])
@@ -226,11 +228,7 @@ def _pruned(results: Results) -> Table:
     columns = [
         Column("bytes of a draw", "size", "{:.2f}"),
         *(
-            Column(
-                f"CSR product, batch of {batch:,}",
-                lambda r, i=i: (r["time"][i], r["time_se"][i]),
-                "{:.2f} ± {:.2f}",
-            )
+            _nth(f"CSR product, batch of {batch:,}", "time", i, 2)
             for i, batch in enumerate(pruned.BATCHES)
         ),
         Column("change of predictions", "change", "{:g}"),

@@ -124,7 +124,8 @@ def seconds(width: int, memory: float, updates: int) -> list[float]:
     batch = (torch.randn(EXAMPLES, width), torch.randn(EXAMPLES))
 
     def nll(batch: tuple[Tensor, Tensor]) -> Tensor:
-        return (net(batch[0]).squeeze(-1) - batch[1]).square() / 2
+        residual: Tensor = net(batch[0]).squeeze(-1) - batch[1]
+        return residual.square() / 2
 
     target = Target(nll, params, 1000)
     target.per_example = PerExample(net, ["weight"], params, nll)
