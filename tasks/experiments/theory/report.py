@@ -251,10 +251,9 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
         x, y = record["lengths"], record["mse"]
         (line,) = left.plot(x, record["closed"], "-")
         beta = averages.BETAS[name]
-        left.errorbar(
-            x, y, record["mse_se"], fmt=marker, color=line.get_color(),
-            label=f"beta = {beta:.2f}: T^{record['exponent']:.2f}, theorem {record['theory']:.2f}",
-        )  # fmt: skip
+        found, theorem = f"T^{record['exponent']:z.2f}", f"theorem {record['theory']:z.2f}"
+        label = f"beta = {beta:.2f}: {found}, {theorem}"
+        left.errorbar(x, y, record["mse_se"], fmt=marker, color=line.get_color(), label=label)
     left.set(xscale="log", yscale="log", xlabel="steps T", ylabel="MSE of the time average")
     left.set_title("pSGLD, C frozen; lines: closed form")
     for (name, record), marker in zip(rates.items(), "osD", strict=True):
