@@ -19,6 +19,7 @@ from lightning_sgmcmc.common.files import (
     verify,
     write_beside,
 )
+from lightning_sgmcmc.posterior.sparse import packed, unpacked
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CONSTANTS = "constants.safetensors"
@@ -46,7 +47,8 @@ def check_dtype(dtype: str) -> None:
 class DrawStore:
     """The folder ``samples/chain<c>`` of a run.
 
-    ``step_<k>.safetensors`` holds the sampled weights after k steps, ``constants.safetensors``
+    ``step_<k>.safetensors`` holds the sampled weights after k steps, pruned ones without their
+    zeros (:func:`~lightning_sgmcmc.posterior.sparse.packed`), ``constants.safetensors``
     what is not sampled (buffers, frozen weights), ``index.json`` the draws in order, with the
     SHA-256 of each file and of itself. A file is in the index only once it is whole. A file is
     compared with its checksum when it is first read.
@@ -111,10 +113,8 @@ class DrawStore:
             self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step_{step}.safetensors"
         dtype = DTYPES[self.dtype]
-        digest = save_tensors(
-            self.folder / name,
-            {k: t.to(dtype) if t.is_floating_point() else t for k, t in weights.items()},
-        )
+        stored = {k: t.to(dtype) if t.is_floating_point() else t for k, t in weights.items()}
+        digest = save_tensors(self.folder / name, packed(stored))
         self.draws.append(Draw(step, name, weight, digest))
         self._write_index()
 
@@ -158,7 +158,7 @@ class DrawStore:
             FileNotFoundError: If the file is missing.
             DamagedFileError: If it is not what was written, or holds a weight that is not finite.
         """
-        tensors = self._read(draw.file, draw.sha256)
+        tensors = unpacked(self._read(draw.file, draw.sha256))
         for name, tensor in tensors.items():
             if not bool(tensor.isfinite().all()):
                 raise DamagedFileError(

@@ -35,6 +35,7 @@ TABLES = {
     "spike_slab": "hasgld.spike_slab",
     "table1": "hasgld.table1",
     "table2": "hasgld.table2",
+    "theory": "theory.report",
     "uci": "uci.benchmark",
 }
 

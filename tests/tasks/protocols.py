@@ -985,6 +985,107 @@ UCI = [
     )
 ]  # fmt: skip
 
+# --- The papers' theorems -----------------------------------------------------------------------
+
+
+def decay(beta: float) -> str:
+    """Return steps a t^-beta."""
+    return f"PolynomialDecay(b=1, gamma={beta:.3g})"
+
+
+_BETAS = {"0": 0.0, "0.2": 0.2, "0.33": 1 / 3, "0.5": 0.5, "0.67": 2 / 3}
+_OURS = "the paper states a theorem and measures nothing"
+
+
+def _newest(
+    memory: int, omega: tuple[float, float, float] = (1.0, 1.0, 0.0), r: float = 0.25
+) -> Any:
+    return {"name": "DenseLBFGS", "memory": memory, "r": r, "delta": 1e-3, "omega": omega}
+
+
+THEORY = [
+    Row(
+        "psgld-* adapting-*",
+        "pSGLD, Theorem 1: decreasing steps, weights equal to them; target as in Figure 1",
+        _EXACT | {
+            "sampler": "PSGLD", "metric": rmsprop(0.99, 1e-4), "freeze": True, "lr": 0.6,
+            "schedule": decay(1 / 3), "covariance": [[0.16, 0.0], [0.0, 1.0]],
+            "gradient_noise": 0.5, "burn_in": 1_000, "steps": 1_000 + 2**14, "chains": 500,
+        },
+        {"lr": _OURS, "gradient_noise": _OURS, "freeze": "the paper's C adapts to the end"},
+    ),
+    *(Row(f"psgld-{name}", "Theorem 1", {"schedule": decay(beta), "chains": 2_000})
+        for name, beta in _BETAS.items()),
+    Row("psgld-0.5 psgld-0.67", "ours", {"lr": 0.15}, {"lr": _OURS}),
+    Row("adapting-*", "Algorithm 1: no Gamma, Corollary 2", {"freeze": False}),
+    *(Row(f"adapting-{alpha:g}", "Corollary 2", {"metric": rmsprop(alpha, 1e-4)})
+        for alpha in (0.9, 0.999)),
+    Row(
+        "adapting-0.99-gamma", "Theorem 1, with Gamma",
+        {"metric": rmsprop(0.99, 1e-4) | {"gamma_probes": 0}, "steps": 1_000 + 2**11},
+    ),
+    *(Row(
+        f"nld-{name}",
+        "NLD, section 1: eta_k ~ k^(-1/3); Algorithm 3, DOP: eps = 1e-4, gamma_t = 1/sqrt t",
+        _EXACT | {
+            "sampler": "SGLD", "freeze": True, "lr": 0.3, "schedule": decay(beta),
+            "metric": {
+                "name": "DiagonalFisher", "labels": "data", "eps": 1e-4, "floor": 0.0,
+                "power": 0.5, "memory": None, "centred": False,
+            },
+            "batch": 10, "law": "independent", "burn_in": 1_000, "steps": 1_000 + 2**14,
+            "chains": 500,
+        },
+        {"lr": _OURS, "freeze": "the paper's C adapts to the end"},
+    ) for name, beta in _BETAS.items() if beta),
+    Row("nld-0.5 nld-0.67", "ours", {"lr": 0.15}, {"lr": _OURS}),
+    *(Row(
+        f"rate-{power:g}",
+        "HASGLD-SA, Theorem 1: omega_k = c1 (k + c2)^-power; two sets of 200 chains",
+        _EXACT | {
+            "sampler": "SGLD", "metric": _newest(2, (5.0, 10.0, power)), "freeze": False,
+            "lr": 0.1, "batch": 20, "law": "independent", "burn_in": 0, "steps": 2**11,
+            "chains": 400,
+        },
+        {"lr": _OURS, "batch": _OURS},
+    ) for power in (0.6, 0.75, 0.9)),
+    Row(
+        "bias-*",
+        "HASGLD-SA, Theorem 2: the bias over n, M, omega and epsilon",
+        _EXACT | {
+            "sampler": "SGLD", "metric": _newest(2), "freeze": False, "lr": 0.1, "batch": 200,
+            "law": "full", "burn_in": 300, "steps": 2_000, "chains": 200,
+        },
+        {"lr": _OURS, "batch": _OURS},
+    ),
+    *(Row(f"bias-omega-{w:g}", "Theorem 2", {"metric": _newest(2, (w, 1.0, 0.0))})
+        for w in (0.6, 0.3, 0.1)),
+    Row("bias-*-decaying", "Theorem 2", {"metric": _newest(2, (5.0, 10.0, 0.9))}),
+    *(Row(f"bias-eps-{e:g}", "Theorem 2", {"lr": e}) for e in (0.4, 0.2, 0.05)),
+    *(Row(f"bias-memory-{m}", "Theorem 2", {"metric": _newest(m)}) for m in (1, 4)),
+    Row("bias-memory-1-decaying", "Theorem 2", {"metric": _newest(1, (5.0, 10.0, 0.9))}),
+    *(Row(f"bias-n-{n} bias-n-{n}-*", "Theorem 2", {"batch": n, "law": "independent"})
+        for n in (50, 20)),
+    *(Row(
+        f"eigenvalues-{m}-{r:g}", "HASGLD-SA, Lemma 2",
+        _EXACT | {
+            "sampler": "SGLD", "metric": _newest(m, r=r), "freeze": False, "lr": 0.1,
+            "batch": 200, "law": "full", "burn_in": 0, "steps": 300, "chains": 20,
+        },
+        {"lr": _OURS},
+    ) for m in (1, 2, 5) for r in (0.25, 0.001)),
+    Row(
+        "scores-*",
+        "SGFS, Theorem 1: V of minibatches at draws of the posterior, averaged with 1/t",
+        _EXACT | sgfs("full", False) | {
+            "freeze": False, "lr": sgfs_lr(2.0, 32, 16),
+            "batch": Each((16, 32, 64, 128)), "law": "independent", "burn_in": 0, "steps": 150,
+            "chains": 2_000,
+        },
+        {"lr": _OURS, "batch": _OURS},
+    ),
+]  # fmt: skip
+
 #: By the names of ``scripts/reproduce.py``.
 PROTOCOLS: dict[str, list[Row]] = {
     "a9a": A9A,
@@ -1002,8 +1103,9 @@ PROTOCOLS: dict[str, list[Row]] = {
     "spike_slab": SPIKE_SLAB,
     "table1": TABLE1,
     "table2": TABLE2,
+    "theory": THEORY,
     "uci": UCI,
 }
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.
-WITHOUT_A_CHAIN = "laplace* references-* shift-* *-mc-dropout *-distilled"
+WITHOUT_A_CHAIN = "laplace* references-* shift-* *-mc-dropout *-distilled cost memory pruned"

@@ -29,6 +29,7 @@ from tasks.experiments.hasgld import spike_slab, spike_slab_chains
 from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.psgld import a9a, australian
 from tasks.experiments.sgfs import drbm_chains, kdd99_posterior, mnist79, step_sizes
+from tasks.experiments.theory import averages, hessian, pairs, regression, scores
 from tasks.laplace import Laplace
 from tests.tasks.protocols import KDD_ROWS, Each
 
@@ -167,6 +168,34 @@ class Recorder:
         **_: Any,
     ) -> tuple[Any, float]:
         """Return eight draws of noise around the start, or as many as were asked for."""
+        self.note(sampler, gradient, freeze, steps=steps, burn_in=burn_in, thinning=thinning)
+        (theta,) = sampler.params
+        first = theta.detach().numpy()
+        count = min(8, (steps - burn_in) // thinning)
+        rng = np.random.default_rng(0)
+        draws = np.stack([first + rng.standard_normal(first.shape) for _ in range(count)])
+        return np.moveaxis(draws, 0, 1) if sampler.chain_dims else draws[None], 1.0
+
+    def walk(
+        self,
+        sampler: Sampler,
+        *,
+        steps: int,
+        gradient: Any,
+        each: Any,
+        burn_in: int = 0,
+        freeze: bool = True,
+        schedule: Any = None,
+    ) -> None:
+        """Hand over the start as the state of every step that is a power of two."""
+        decay = schedule and ", ".join(f"{k}={v:.3g}" for k, v in schedule.keywords.items())
+        called = schedule and f"{schedule.func.__name__}({decay})"
+        self.note(sampler, gradient, freeze, steps=steps, burn_in=burn_in, schedule=called)
+        for i in range((steps - burn_in).bit_length()):
+            each(2**i, sampler.params[0].detach())
+
+    def note(self, sampler: Sampler, gradient: Any, freeze: bool, **stated: Any) -> None:
+        """Note a call of a sampling loop."""
         metric = sampler.preconditioner
         of_gradient = {}
         if isinstance(gradient, gaussians.NoisyGradient):
@@ -179,22 +208,15 @@ class Recorder:
                 "schedule": None,
                 "batch": self.stream and self.stream.batch_size,
                 "law": self.stream.sampling if self.stream else "exact",
-                "steps": steps,
-                "burn_in": burn_in,
-                "thinning": thinning,
+                "thinning": 1,
                 "freeze": ("before" if metric.frozen else freeze) if metric.adaptive else None,
                 "chains": sampler.num_chains or 1,
                 "optimizer": None,
                 "pruning": None,
             }
+            | stated
             | of_gradient
         )
-        (theta,) = sampler.params
-        first = theta.detach().numpy()
-        count = min(8, (steps - burn_in) // thinning)
-        rng = np.random.default_rng(0)
-        draws = np.stack([first + rng.standard_normal(first.shape) for _ in range(count)])
-        return np.moveaxis(draws, 0, 1) if sampler.chain_dims else draws[None], 1.0
 
     def use(self, *args: Any) -> BatchStream:
         """Build a stream of minibatches, and note it."""
@@ -236,6 +258,13 @@ def recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     monkeypatch.setattr(step_sizes, "read_moments", _moments)
     monkeypatch.setattr(step_sizes, "over_steps", _over_steps)
     monkeypatch.setattr(spike_slab, "scores", lambda *_: {})
+    for theorems in (averages, hessian, scores):
+        monkeypatch.setattr(theorems, "walk", found.walk)
+        monkeypatch.setattr(theorems, "fitted", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(pairs, "walk", found.walk)
+    monkeypatch.setattr(regression, "BatchStream", found.use)
+    monkeypatch.setattr(averages, "exact", lambda *a: np.ones(len(a[4])))
+    monkeypatch.setattr(hessian, "constant_metric", lambda *_: 0.0)
     return found
 
 
