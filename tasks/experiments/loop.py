@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_sgmcmc import HMC, Sampler
 from lightning_sgmcmc.diagnostics import ess, rhat
@@ -52,15 +53,65 @@ def sample(
     Raises:
         ValueError: If no draw would be kept, or no function is given.
     """
-    if gradient is None and nll is None:
-        raise ValueError("give gradient or nll")
     count = (steps - burn_in) // thinning
     if count < 1:
         raise ValueError(f"no draw in {steps} steps with burn_in {burn_in}, thinning {thinning}")
     (theta,) = sampler.params
     draws = np.empty((count, *theta.shape))
+
+    def keep(step: int, theta: Tensor) -> None:
+        kept, rest = divmod(step, thinning)
+        if rest == 0:
+            draws[kept - 1] = theta.numpy()
+
+    seconds = walk(
+        sampler,
+        steps=steps,
+        each=keep,
+        gradient=gradient,
+        nll=nll,
+        burn_in=burn_in,
+        freeze_at=burn_in if freeze else None,
+        label=label,
+    )
+    return np.moveaxis(draws, 0, 1) if sampler.chain_dims else draws[None], seconds
+
+
+def walk(
+    sampler: Sampler,
+    *,
+    steps: int,
+    each: Callable[[int, Tensor], None],
+    gradient: Function | None = None,
+    nll: Function | None = None,
+    burn_in: int = 0,
+    freeze_at: int | None = None,
+    schedule: Callable[[Sampler], LRScheduler] | None = None,
+    label: str = "sampling",
+) -> float:
+    """Run chains, hand over every state after burn-in, and return the processor seconds after it.
+
+    Args:
+        sampler: As for :func:`sample`.
+        steps: Steps in all, burn-in included.
+        each: Called with the number of a step after burn-in, from 1, and the state it made, which
+            the next step overwrites.
+        gradient: As for :func:`sample`.
+        nll: As for :func:`sample`.
+        burn_in: Steps before the first state that is handed over.
+        freeze_at: Step before which the preconditioner is frozen; None never does.
+        schedule: Builds the step sizes from where burn-in ends; constant before that.
+        label: As for :func:`sample`.
+
+    Raises:
+        ValueError: If no function is given.
+    """
+    if gradient is None and nll is None:
+        raise ValueError("give gradient or nll")
+    (theta,) = sampler.params
     loss = torch.zeros(theta.shape[: sampler.chain_dims], dtype=theta.dtype)
     step, began = 0, 0.0
+    decay: LRScheduler | None = None
 
     def closure() -> Tensor:
         nonlocal loss
@@ -76,18 +127,19 @@ def sample(
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(label, total=steps)
         for step in range(steps):
+            if step == freeze_at:
+                sampler.freeze()
             if step == burn_in:
-                if freeze:
-                    sampler.freeze()
+                decay = schedule(sampler) if schedule is not None else None
                 began = time.process_time()
             sampler.step(closure)
-            kept, rest = divmod(step + 1 - burn_in, thinning)
-            if kept > 0 and rest == 0:
-                draws[kept - 1] = theta.detach().numpy()
+            if step >= burn_in:
+                each(step + 1 - burn_in, theta.detach())
+            if decay is not None:
+                decay.step()
             if step % 200 == 199:
                 progress.update(task, completed=step + 1)
-    seconds = time.process_time() - began
-    return np.moveaxis(draws, 0, 1) if sampler.chain_dims else draws[None], seconds
+    return time.process_time() - began
 
 
 @dataclass(frozen=True)

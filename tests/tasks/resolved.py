@@ -184,13 +184,14 @@ class Recorder:
         gradient: Any,
         each: Any,
         burn_in: int = 0,
-        freeze: bool = True,
+        freeze_at: int | None = None,
         schedule: Any = None,
     ) -> None:
         """Hand over the start as the state of every step that is a power of two."""
         decay = schedule and ", ".join(f"{k}={v:.3g}" for k, v in schedule.keywords.items())
         called = schedule and f"{schedule.func.__name__}({decay})"
-        self.note(sampler, gradient, freeze, steps=steps, burn_in=burn_in, schedule=called)
+        frozen = freeze_at is not None
+        self.note(sampler, gradient, frozen, steps=steps, burn_in=burn_in, schedule=called)
         for i in range((steps - burn_in).bit_length()):
             each(2**i, sampler.params[0].detach())
 

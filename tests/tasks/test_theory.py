@@ -13,9 +13,9 @@ from lightning_sgmcmc import HAMCMC, HASGLD
 from tasks.experiments import reproduce
 from tasks.experiments.gaussians import matrices
 from tasks.experiments.theory import averages, hessian, pairs, scores
+from tasks.experiments.theory.fits import fitted, jackknife, power
 from tasks.experiments.theory.regression import Regressions, draws, posterior
 from tasks.experiments.theory.time_average import exact
-from tasks.experiments.theory.walk import fitted, jackknife, power
 
 MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured" / "theory"
 RECORDS = {cell.name: reproduce.read(MEASURED, cell) for cell in reproduce.load("theory").cells()}
@@ -139,7 +139,6 @@ def test_recorded_metric_converges_as_omega() -> None:
 
 
 def test_recorded_bias_is_a_constant_metric_s_where_omega_is_small() -> None:
-
     for name in ("omega-0.1", "omega-decaying", "memory-1-decaying", "n-20-decaying"):
         found = record(f"bias-{name}")
         assert abs(found["bias"] - found["constant"]) < 3 * found["bias_se"]

@@ -24,10 +24,10 @@ from torch import Tensor
 from lightning_sgmcmc import PSGLD, SGLD, DiagonalFisher, PolynomialDecay, RMSProp, Sampler, Target
 from tasks.experiments.experiment import Study
 from tasks.experiments.gaussians import NoisyGradient, matrices
-from tasks.experiments.loop import Array
+from tasks.experiments.loop import Array, walk
+from tasks.experiments.theory.fits import fitted, jackknife, mean_and_error
 from tasks.experiments.theory.regression import Regressions, draws, posterior
 from tasks.experiments.theory.time_average import TimeAverages, exact
-from tasks.experiments.theory.walk import fitted, jackknife, mean_and_error, walk
 
 #: pSGLD's Gaussian, with a gradient noise of a fifth of the gradient of the narrow coordinate.
 TARGET, NOISE, LAMBDA = np.diag([0.16, 1.0]), 0.5, 1e-4
@@ -43,6 +43,8 @@ ADAPTING = {
 LENGTHS = tuple(2**i for i in range(7, 15))
 THINNINGS = (1, 8, 64)
 CHAINS, BURN_IN = 500, 1000
+#: C is frozen halfway through burn-in, so that the chains forget how it was learned.
+FREEZE_AT = BURN_IN // 2
 FROZEN_CHAINS = 2000
 #: NLD's regression: N and n.
 EXAMPLES, BATCH = 100, 10
@@ -146,7 +148,7 @@ def gaussian(
         gradient=gradient,
         each=found,
         burn_in=BURN_IN,
-        freeze=freeze,
+        freeze_at=FREEZE_AT if freeze else None,
         schedule=partial(PolynomialDecay, b=1.0, gamma=beta),
     )
     return found, sampler
@@ -193,6 +195,7 @@ def regression(
         gradient=problem.gradient,
         each=found,
         burn_in=BURN_IN,
+        freeze_at=FREEZE_AT,
         schedule=partial(PolynomialDecay, b=1.0, gamma=beta),
     )
     return found

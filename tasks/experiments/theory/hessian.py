@@ -25,9 +25,9 @@ from lightning_sgmcmc import SGLD, Sampler
 from lightning_sgmcmc.chain import Sampling
 from tasks.experiments.experiment import Study
 from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
-from tasks.experiments.loop import Array
+from tasks.experiments.loop import Array, walk
+from tasks.experiments.theory.fits import fitted, mean_and_error
 from tasks.experiments.theory.regression import Regressions, draws, posterior
-from tasks.experiments.theory.walk import fitted, mean_and_error, walk
 
 EXAMPLES, WEIGHTS, CHAINS = 200, 3, 200
 #: omega_k = c1 (k + c2)^-power: the rates of Theorem 1.
@@ -81,7 +81,7 @@ def convergence(setting: Setting, lengths: Sequence[int] = LENGTHS, seed: int = 
         if step in lengths:
             found.append(metric.matrix.numpy().copy())
 
-    walk(sampler, steps=max(lengths), gradient=problem.gradient, each=each, freeze=False)
+    walk(sampler, steps=max(lengths), gradient=problem.gradient, each=each)
     return np.stack(found)
 
 
@@ -166,7 +166,6 @@ def theorem2(setting: Setting, folder: Path, steps: int = 2_000) -> dict[str, An
         burn_in=skipped,
         gradient=problem.gradient,
         each=each,
-        freeze=False,
     )
     count = steps - skipped
     bias, error = mean_and_error(total.numpy() / count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from torch import Tensor
 
 from lightning_sgmcmc import HAMCMC, HASGLD
 from tasks.experiments.experiment import Study
+from tasks.experiments.loop import walk
 from tasks.experiments.theory.hessian import EXAMPLES, NEWEST, WEIGHTS, Setting, data
 from tasks.experiments.theory.regression import posterior
-from tasks.experiments.theory.walk import walk
+
+#: M and r of Lemma 2's cells.
+LEMMA2 = tuple(product((1, 2, 5), (0.25, 0.001)))
 
 
 def lemma2(memory: int, r: float, folder: Path, steps: int = 300) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def lemma2(memory: int, r: float, folder: Path, steps: int = 300) -> dict[str, A
             smallest = min(smallest, float(values.min()))
             largest = max(largest, float(values.max()))
 
-    walk(sampler, steps=steps, gradient=problem.gradient, each=each, freeze=False)
+    walk(sampler, steps=steps, gradient=problem.gradient, each=each)
     curvatures = np.linalg.eigvalsh(posterior(*data())[1] / EXAMPLES)
     lower, upper = bounds(float(curvatures[-1]), metric.delta / EXAMPLES, memory, r)
     return {
@@ -104,10 +107,6 @@ def memory(folder: Path) -> dict[str, Any]:
 def cells() -> list[Study]:
     """Return one study a pair of M and r, and the count of states."""
     return [
-        *(
-            Study(f"eigenvalues-{m}-{r:g}", partial(lemma2, m, r))
-            for m in (1, 2, 5)
-            for r in (0.25, 0.001)
-        ),
+        *(Study(f"eigenvalues-{m}-{r:g}", partial(lemma2, m, r)) for m, r in LEMMA2),
         Study("memory", memory),
     ]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lightning_sgmcmc.callbacks import GradualPruning
 from lightning_sgmcmc.posterior import DrawStore
 from tasks.experiments.experiment import Study
 
@@ -26,11 +27,9 @@ BATCHES, WIDTH, REPEATS, DRAWS = (1, 100, 1000), 1200, 9, 5
 
 
 def pruned(weight: Tensor, rate: float) -> Tensor:
-    """Return a weight without its smallest entries, as ``GradualPruning`` does by layer."""
-    if rate == 0:
-        return weight
-    smallest = weight.abs().flatten().kthvalue(int(rate * weight.numel())).values
-    return torch.where(weight.abs() > smallest, weight, 0.0)
+    """Return a weight without its smallest entries, a bias as it is."""
+    (mask,) = GradualPruning(rate, start=0, stop=1).masks([weight], rate)
+    return weight * mask
 
 
 @torch.no_grad()
@@ -50,10 +49,7 @@ def on_disk(rate: float) -> tuple[float, float]:
                     nn.ReLU(),
                     nn.Linear(400, 10),
                 )
-                weights = {
-                    k: pruned(p.detach(), of) if p.dim() > 1 else p.detach()
-                    for k, p in net.named_parameters()
-                }
+                weights = {k: pruned(p.detach(), of) for k, p in net.named_parameters()}
                 store.save(step, weights, 1.0)
                 net.load_state_dict(weights)
                 expected = net(x)

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.tables import Column, Result, Results, Row, Table
 from tasks.experiments.theory import averages, hessian, pairs, pruned, scores
-from tasks.experiments.theory.walk import power
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,16 +29,16 @@ def measured(title: str, key: str, digits: int) -> Column:
     return Column(title, (key, f"{key}_se"), form)
 
 
-def _at(key: str, length: int, form: str, part: str = "lengths") -> Column:
+def _at(key: str, length: int, digits: int) -> Column:
     """Return a column of a sequence's entry at a length, with its standard error."""
 
-    def read(record: Result) -> str:
-        if length not in record[part]:
+    def read(record: Result) -> tuple[float, float] | str:
+        if length not in record["lengths"]:
             return ""
-        place = record[part].index(length)
-        return form.format(record[key][place], record[f"{key}_se"][place])
+        place = record["lengths"].index(length)
+        return record[key][place], record[f"{key}_se"][place]
 
-    return Column(f"T = {length:,}", read)
+    return Column(f"T = {length:,}", read, f"{{:.{digits}f}} ± {{:.{digits}f}}")
 
 
 def _nth(title: str, key: str, place: int, digits: int) -> Column:
@@ -126,7 +123,7 @@ def _adapting() -> Table:
         Row([f"{alpha:g}", "exact" if gamma else "dropped"], f"adapting-{name}")
         for name, (alpha, gamma) in averages.ADAPTING.items()
     ]
-    columns = [_at("bias", length, "{:.3f} ± {:.3f}") for length in SHOWN]
+    columns = [_at("bias", length, 3) for length in SHOWN]
     bound = Column(
         "(1 - alpha)^2 / alpha^3", lambda r: (1 - r["alpha"]) ** 2 / r["alpha"] ** 3, "{:.1e}"
     )
@@ -181,9 +178,7 @@ def _eigenvalues() -> Table:
         Column("lower bound", "lower", "{:.0e}"),
         Column("upper bound", "upper", "{:.0e}"),
     ]
-    rows = [
-        Row([str(m), f"{r:g}"], f"eigenvalues-{m}-{r:g}") for m in (1, 2, 5) for r in (0.25, 0.001)
-    ]
+    rows = [Row([str(m), f"{r:g}"], f"eigenvalues-{m}-{r:g}") for m, r in pairs.LEMMA2]
     return Table(["M", "r"], columns, rows)
 
 
@@ -259,8 +254,7 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     for (name, record), marker in zip(rates.items(), "osD", strict=True):
         if record is None:
             continue
-        slope = power(record["rates"][-6:], np.array(record["error"][-6:]))
-        label = f"power {name}: omega^{slope:.2f}"
+        label = f"power {name}: omega^{record['exponent']:.2f}"
         right.errorbar(
             record["rates"], record["error"], record["error_se"], fmt=marker + "-", label=label
         )

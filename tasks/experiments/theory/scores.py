@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightning_sgmcmc import SGFS, FullFisher, Sampler, Target
+from lightning_sgmcmc import SGFS, FullFisher, Target
 from lightning_sgmcmc.target import PerExample
 from tasks.experiments.experiment import Study
-from tasks.experiments.loop import Array
+from tasks.experiments.gaussians import matrices
+from tasks.experiments.loop import Array, walk
+from tasks.experiments.theory.fits import fitted, mean_and_error, power
 from tasks.experiments.theory.regression import Regressions, posterior
-from tasks.experiments.theory.walk import fitted, mean_and_error, power, walk
 
 SIZES, WEIGHTS, DATA_SETS, STEPS = (32, 64, 128, 256), 2, 2000, 150
 WIDTHS, EXAMPLES, REPEATS = (512, 1024, 2048, 4096), 10, 3
@@ -68,21 +69,11 @@ def averages(size: int, draws: str, seed: int = 0) -> tuple[Array, Array]:
         if draws == "exact":
             state.copy_(exact())
 
-    walk(sampler, steps=STEPS, gradient=problem.gradient, each=each, freeze=False)
+    walk(sampler, steps=STEPS, gradient=problem.gradient, each=each)
     # J is C^-1 less what ``floor`` adds to it.
-    V = np.linalg.inv(_matrix(sampler)) / (1 + sampler.fisher.floor)
+    V = np.linalg.inv(matrices(sampler)) / (1 + sampler.fisher.floor)
     found: Array = np.trace(V, axis1=1, axis2=2) / WEIGHTS - 1
     return found, own - 1
-
-
-def _matrix(sampler: Sampler) -> Array:
-    """Return C of every chain, [K, D, D]."""
-    (theta,) = sampler.params
-    columns = []
-    for unit in torch.eye(WEIGHTS, dtype=theta.dtype):
-        (column,) = sampler.preconditioner.apply_([unit.expand_as(theta).clone()])
-        columns.append(column[:, 0].numpy().copy())
-    return np.stack(columns, axis=-1)
 
 
 def information(draws: str, folder: Path) -> dict[str, Any]:
