@@ -115,8 +115,7 @@ class CSVLog(Logger):
         if state["count"] and not self.path.is_file():
             rank_zero_info(f"Note: {self.path} is gone, it begins anew")
         else:
-            rows = _rows_counted_on(read_rows(self.path), self.path, state)
-            text = _text(state["names"], rows) if rows else ""
+            _, text = _counted_on(read_rows(self.path), self.path, state)
             if self.path.is_file():
                 write_beside(self.path, text)
             self._take(text, state["names"], state["count"])
@@ -178,7 +177,7 @@ def verify_log(path: Path, state: Mapping[str, Any]) -> None:
     if not path.is_file() and not state["count"]:
         return  # the run stopped before it wrote a row
     rows = read_rows(path)
-    counted, after = _rows_counted_on(rows, path, state), list(rows)
+    (counted, _), after = _counted_on(rows, path, state), list(rows)
     names = path.read_text().partition("\n")[0]
     later = {row["step"]: row for row in after}
     if (
@@ -187,8 +186,8 @@ def verify_log(path: Path, state: Mapping[str, Any]) -> None:
         raise DamagedFileError(f"{path} is damaged, it is not what the run wrote")
 
 
-def _rows_counted_on(rows: Iterator[Row], path: Path, state: Mapping[str, Any]) -> list[Row]:
-    """Take the rows that a checkpoint counts on.
+def _counted_on(rows: Iterator[Row], path: Path, state: Mapping[str, Any]) -> tuple[list[Row], str]:
+    """Take the rows that a checkpoint counts on, and return them and their text.
 
     Args:
         rows: Of the log.
@@ -198,17 +197,19 @@ def _rows_counted_on(rows: Iterator[Row], path: Path, state: Mapping[str, Any]) 
     Raises:
         DamagedFileError: If the log does not hold them.
     """
+    if not state["count"]:
+        return [], ""
     try:
         counted = list(itertools.islice(rows, state["count"]))
         text = _text(state["names"], counted)
     except (ValueError, csv.Error):  # a byte that is no text, a name that is not known
         text = ""
-    if state["count"] and hashlib.sha256(text.encode()).hexdigest() != state["sha256"]:
+    if hashlib.sha256(text.encode()).hexdigest() != state["sha256"]:
         raise DamagedFileError(
             f"{path} is damaged, it does not hold the rows that the checkpoint counts on: restore "
             "it from a copy, or move it away to go on without them"
         )
-    return counted
+    return counted, text
 
 
 def _text(names: Iterable[str], rows: Iterable[Row], header: bool = True) -> str:
