@@ -95,7 +95,7 @@ class Study:
                 return Trial(self._study, stopped._trial_id), lock
             self._study.tell(stopped.number, state=TrialState.FAIL)  # killed while it was chosen
             lock.release()
-        if len(running) + sum(t.state in _ENDED for t in self.trials) >= total:
+        if len(running) + len(self.ended) >= total:
             return None, None
         trial = self._study.ask(self.sweep.space)
         lock = self._lock_of(trial.number)
@@ -127,19 +127,19 @@ class Study:
 
     def best(self) -> FrozenTrial | None:
         """Return the best trial that gave a sample, None where none did."""
-        return next(iter(self._ranked((TrialState.COMPLETE,))), None)
+        sampled = [t for t in self.trials if t.state == TrialState.COMPLETE]
+        return next(iter(self._ranked(sampled)), None)
 
-    def _ranked(self, states: tuple[TrialState, ...]) -> list[FrozenTrial]:
-        """Return trials of some states, those that gave a sample first, the best of each first."""
+    def _ranked(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
+        """Return trials that ended, those that gave a sample first, the best of each first."""
         sign = 1 if self.sweep.goal == "minimize" else -1
-        chosen = [t for t in self.trials if t.state in states]
-        return sorted(chosen, key=lambda t: (t.state.value, sign * last_value(t), t.number))
+        return sorted(trials, key=lambda t: (t.state.value, sign * last_value(t), t.number))
 
     def table(self) -> str:
         """Return the best trials, a line each."""
         names = [name.removeprefix("model.") for name in self.sweep.space]
         rows = [["trial", self.sweep.metric, "draws", *names, "outcome"]]
-        ranked = self._ranked(_ENDED)
+        ranked = self._ranked(self.ended)
         for trial in ranked[:_SHOWN]:
             chosen = [_short(trial.params[name]) for name in self.sweep.space]
             outcome = str(trial.user_attrs.get("outcome", ""))
