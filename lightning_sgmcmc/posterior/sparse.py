@@ -21,10 +21,11 @@ def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        kept = tensor != 0
-        if tensor.dim() < 2 or not tensor.numel() or kept.double().mean() > 1 - _MANY:
+        size = tensor.numel()
+        if tensor.dim() < 2 or not size or int(tensor.count_nonzero()) > (1 - _MANY) * size:
             found[name] = tensor
             continue
+        kept = tensor != 0
         bits = np.packbits(kept.cpu().numpy().reshape(-1))
         found[name] = tensor[kept]
         found[name + _BITS] = torch.from_numpy(bits)

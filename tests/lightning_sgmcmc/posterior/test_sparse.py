@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from lightning_sgmcmc.posterior import DrawStore
+from lightning_sgmcmc.posterior.draws import DTYPES
 from lightning_sgmcmc.posterior.sparse import packed, unpacked
 
 
@@ -34,14 +35,8 @@ def test_zeros_take_a_bit_each(tmp_path: Path, dtype: str, size: int) -> None:
     store.save(1, {"w": weight}, 1.0)
     file = store.folder / "step_1.safetensors"
     assert 5_000 * size + 1_250 < file.stat().st_size < 5_000 * size + 1_250 + 400
-    assert torch.equal(
-        DrawStore.open(tmp_path).load(store.draws[0])["w"], weight.to(store_type(dtype)).float()
-    )
-
-
-def store_type(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
+    loaded = DrawStore.open(tmp_path).load(store.draws[0])["w"]
+    assert torch.equal(loaded, weight.to(DTYPES[dtype]).float())
 
 
 def test_dense_weights_are_stored_as_they_are(tmp_path: Path) -> None:
