@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -76,6 +77,45 @@ def test_gradient_and_curvature_are_the_dense_marginal_s() -> None:
             found = derivative(ours, argument)(phi, log_sigma)
             expected = derivative(dense, argument)(phi, log_sigma)
             torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_curvature_is_right_where_features_span_few_dimensions() -> None:
+    """A condition number of 1e14, as pde_source has it, against differences of 80 digits."""
+    generator = np.random.default_rng(0)
+    basis = generator.standard_normal((3, 8))
+    phi = 1e5 * generator.standard_normal((20, 3)) @ basis
+    targets = phi @ generator.standard_normal((8, 2)) + generator.standard_normal((20, 2))
+    along = phi @ generator.standard_normal((8, 8)) / np.linalg.norm(phi)
+    sigma, precision, outputs = 0.01, 3.0, 2
+    ridge = sigma**2 * precision
+    condition = np.linalg.eigvalsh(phi.T @ phi)[-1] / ridge
+    assert 1e14 < condition < 1e17
+
+    with mpmath.workdps(80):
+        exact, way, y = mpmath.matrix(phi), mpmath.matrix(along), mpmath.matrix(targets)
+        noise = mpmath.mpf(sigma) ** 2
+
+        def potential(step: mpmath.mpf) -> mpmath.mpf:
+            moved = exact + step * way
+            inner = moved.T * moved + noise * precision * mpmath.eye(8)
+            mean = mpmath.inverse(inner) * moved.T * y
+            misfit = mpmath.mnorm(y - moved * mean, "f") ** 2 / noise
+            return (outputs * mpmath.log(mpmath.det(inner)) + misfit + precision * mpmath.mnorm(mean, "f") ** 2) / 2
+
+        h = mpmath.mpf(10) ** -16
+        expected = float((potential(h) - 2 * potential(0) + potential(-h)) / h**2)
+
+    features = torch.tensor(phi, requires_grad=True)
+    direction = torch.tensor(along)
+    value = collapsed_nll(
+        features,
+        torch.tensor(sigma, dtype=torch.float64).log(),
+        reduced(torch.tensor(targets), EPS),
+        torch.full((8,), precision, dtype=torch.float64),
+    )
+    (slope,) = torch.autograd.grad(value, features, create_graph=True)
+    (curvature,) = torch.autograd.grad((slope * direction).sum(), features)
+    assert float((curvature * direction).sum()) == pytest.approx(expected, abs=1e-6)
 
 
 def test_draw_has_the_law_of_the_dense_conditional() -> None:
