@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.callbacks import own_callbacks
 from lightning_sgmcmc.callbacks.checkpoint_files import write_whole_checkpoints
-from lightning_sgmcmc.callbacks.draws import training_data
+from lightning_sgmcmc.callbacks.draws import training_data, training_stream
 from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Starts, checks
@@ -77,6 +77,7 @@ class SGMCMCModule(EnsembleSteps):
             :func:`~lightning_sgmcmc.chain.selection.load_pretrained`.
         collapse_head: Integrate the last linear layer out and draw it exactly at every draw, for
             tasks that declare it: see :class:`~lightning_sgmcmc.chain.head.CollapsedHead`.
+            ``"auto"`` does so where it can be done and all the data go into every step.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -103,7 +104,7 @@ class SGMCMCModule(EnsembleSteps):
         starts: Starts | None = None,
         sample: Sequence[str] | None = None,
         pretrained: str | None = None,
-        collapse_head: bool = False,
+        collapse_head: bool | Literal["auto"] = False,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -158,7 +159,7 @@ class SGMCMCModule(EnsembleSteps):
             if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
                 checks.check_length(self.trainer.max_steps, self.chain.draws)
             self.select()
-            self.chain.place(Processes.of(self.trainer))
+            self.chain.place(Processes.of(self.trainer), training_stream(self.trainer))
             if self.chain.stack is not None:
                 self.chains = self.chain.stack  # a part of this module's state
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from lightning_sgmcmc import BatchStream
+from lightning_sgmcmc.callbacks.draws import training_stream
 from lightning_sgmcmc.module import SGMCMCModule
 from tasks.nets.normalisation import calibrate, needs_calibration
 
@@ -72,11 +72,10 @@ def run_data(module: SGMCMCModule, kind: type[Data]) -> Data:
 
 def training_set(module: SGMCMCModule) -> tuple[Tensor, Tensor] | None:
     """Return inputs and targets of the training set, None if it is not in a ``BatchStream``."""
-    data = module.trainer.datamodule  # type: ignore[attr-defined]
-    loader = data.train_dataloader() if data is not None else None
-    if not isinstance(loader, BatchStream):
+    stream = training_stream(module.trainer)
+    if stream is None:
         return None
-    x, y = loader.tensors
+    x, y = stream.tensors
     return x, y
 
 

@@ -243,7 +243,10 @@ class RegressionTask(SGMCMCModule):
             x, y = examples
             self._fit_network(x[:CALIBRATION].to(self.device), y.shape[1])
             if self.chain.collapse_head:
-                self._find_head(x[:2].to(self.device))
+                try:
+                    self._find_head((x[:2].to(self.device), y[:2].to(self.device)))
+                except ValueError as reason:
+                    self.chain.sample_head(reason)
         super().setup(stage)
         if stage != "fit":
             return
@@ -260,18 +263,20 @@ class RegressionTask(SGMCMCModule):
     def _fit_network(self, x: Tensor, outputs: int) -> None:
         fit_network(self.net, self.network_inputs(x), outputs)
 
-    def _find_head(self, x: Tensor) -> None:
+    def _find_head(self, batch: Batch) -> None:
         """Take the linear layer whose output is the network's for the head.
 
         Raises:
-            ValueError: If residuals, which need a head at every step, are to set sigma.
+            ValueError: If residuals, which need a head at every step, are to set sigma, or one
+                factor does not do for all outputs.
         """
         if self.noise in FOLLOWING:
             raise ValueError(
                 f'collapse_head needs a noise that residuals do not set: let it be "learned" or a '
                 f"number, not {self.noise!r}"
             )
-        name = output_layer(self.net, self.network_inputs(x))
+        self.head_targets(batch)
+        name = output_layer(self.net, self.network_inputs(batch[0]))
         self.head = None if name is None else f"net.{name}".rstrip(".")
 
     def _held_out(self) -> Iterable[Batch]:

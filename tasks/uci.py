@@ -10,6 +10,7 @@ from torch import Tensor
 from lightning_sgmcmc.callbacks.report.figures import new_figure
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.priors.base import positive
 from tasks.data.uci import UCIData
 from tasks.networks import run_data
 from tasks.regression import Batch, RegressionTask, coverage_row
@@ -33,18 +34,24 @@ PUBLISHED = {name: dict(zip(_METHODS, row, strict=True)) for name, row in _NUMBE
 
 
 class UCIRegression(RegressionTask):
-    """y ~ N(m + s f((x - a) / b), (sigma s)^2) with a, b, m, s the training rows' mean and scale.
+    """y ~ N(m + s c f((x - a) / b), (sigma s)^2), a, b, m, s the training rows' mean and scale.
 
     The net sees standardised features and predicts the standardised target, so that one prior
     suits any table; predictions, errors and densities are in the table's own units. Features that
     are constant over the training rows are shifted only. log sigma is sampled with the weights
     unless ``noise`` says otherwise.
 
-    The network is any from [B, D] to [B, 1].
+    The network is any from [B, D] to [B, 1]. Under a prior that gives its outputs a size of their
+    own, such as one by fan-in, c says how large the function is a priori, in deviations of the
+    target: the output scale of a Gaussian process.
 
     Args:
         *args: Positional arguments of :class:`~tasks.regression.RegressionTask`.
-        **kwargs: Its keyword arguments; ``noise`` is ``"learned"`` by default.
+        output_scale: c, positive.
+        **kwargs: Keyword arguments of the base; ``noise`` is ``"learned"`` by default.
+
+    Raises:
+        ValueError: If a value lies outside its range.
     """
 
     x_mean: Tensor
@@ -52,9 +59,10 @@ class UCIRegression(RegressionTask):
     y_mean: Tensor
     y_scale: Tensor
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, output_scale: float = 1.0, **kwargs: Any) -> None:
         kwargs.setdefault("noise", "learned")
         super().__init__(*args, **kwargs)
+        self.output_scale = positive(output_scale, "output_scale")
         # Their length is known from the data only.
         for name in ("x_mean", "x_scale"):
             self.register_buffer(name, torch.empty(0, dtype=torch.float64))
@@ -84,17 +92,17 @@ class UCIRegression(RegressionTask):
 
     def in_units(self, output: Tensor) -> Tensor:
         """Return the predicted target [B, 1] in the table's units, float64."""
-        return self.y_mean + self.y_scale * output
+        return self.y_mean + self.y_scale * (self.output_scale * output)
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""
         return self.y_scale.to(self.log_noise.dtype).expand(x.shape[0], 1)
 
     def residual(self, batch: Batch) -> Tensor:
-        """Return ((y - m) / s - f) s / (p n(x)), [B, 1], in the network's type."""
+        """Return ((y - m) / s - c f) s / (p n(x)), [B, 1], in the network's type."""
         x, y = batch
         target = ((y - self.y_mean) / self.y_scale).to(self.log_noise.dtype)
-        difference = target - self.net(self.network_inputs(x))
+        difference = target - self.output_scale * self.net(self.network_inputs(x))
         result: Tensor = difference * (self.noise_shape(x) / self.noise_factors(x))
         return result
 

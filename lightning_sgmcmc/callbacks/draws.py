@@ -179,6 +179,13 @@ def training_data(trainer: L.Trainer) -> Any:
     return loader
 
 
+def training_stream(trainer: L.Trainer) -> BatchStream | None:
+    """Return the stream that the data module will train on, None if it is another loader."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    loader = data.train_dataloader() if data is not None else None
+    return loader if isinstance(loader, BatchStream) else None
+
+
 def held_out_sets(trainer: L.Trainer) -> dict[str, HeldOut]:
     """Return the sets ``val`` and ``test`` as far as the run has them, then the extra ones.
 

@@ -52,7 +52,7 @@ def of_target(chain: Chain) -> Fingerprint:
         "thinning": draws.thinning,
         "cycle": draws.cycle,
         "steps of the burn-in optimizer": chain.optimizer_steps,
-        "collapse_head": chain.collapse_head,
+        "collapse_head": chain.head is not None,
         "freeze_preconditioner": chain.freezes,
         "number of chains": chain.processes.all_chains(chain.num_chains),
     }

@@ -74,7 +74,8 @@ class Chain:
         num_data: N; None takes the length of the training set.
         freezes: Whether C is frozen where burn-in ends.
         collapse_head: Integrate the task's head out, and draw it exactly at every draw: see
-            :class:`~lightning_sgmcmc.chain.head.CollapsedHead`.
+            :class:`~lightning_sgmcmc.chain.head.CollapsedHead`. ``"auto"`` does so where it can
+            be done and all the data go into every step; a note says why where it does not.
 
     Attributes:
         steps: Steps taken, the optimizer's included.
@@ -105,7 +106,7 @@ class Chain:
         pretrained: str | None = None,
         num_data: int | None = None,
         freezes: bool = True,
-        collapse_head: bool = False,
+        collapse_head: bool | Literal["auto"] = False,
     ) -> None:
         self.task, self.draws, self.freezes = task, draws, freezes
         self.num_chains, self.num_data = num_chains, num_data
@@ -159,11 +160,22 @@ class Chain:
         for name, parameter in self.task.named_parameters():
             parameter.requires_grad = name in chosen  # requires_grad_() fails for lazy ones
 
-    def place(self, processes: Processes | None = None) -> None:
-        """Put every chain of this process where it starts, stacked if there are several."""
+    def place(self, processes: Processes | None = None, stream: BatchStream | None = None) -> None:
+        """Put every chain of this process where it starts, stacked if there are several.
+
+        Args:
+            processes: That run chains together; None for this one alone.
+            stream: What :meth:`bind` will be given, as far as it is known.
+
+        Raises:
+            ValueError: If the head cannot be integrated out, and is to be.
+        """
         self.processes = processes or Processes()
         if self.collapse_head and self.head is None:
-            self.head = CollapsedHead(self.task, self.sampled, self.evaluate)
+            try:
+                self.head = self._collapsed(stream)
+            except ValueError as reason:
+                self.sample_head(reason)
         before = self.processes.chains_before(self.num_chains)
         if self.stack is not None or (self.num_chains == 1 and not before):
             return
@@ -183,6 +195,25 @@ class Chain:
         self.stack = ChainStack(self.task, drawn).to(own[self.sampled[0]].device)
         if any(layer._compiled_call_impl is not None for layer in self.task.modules()):
             rank_zero_info(f"Note: the {self.num_chains} chains run the network uncompiled")
+
+    def _collapsed(self, stream: BatchStream | None) -> CollapsedHead:
+        head = CollapsedHead(self.task, self.sampled, self.evaluate)
+        if self.collapse_head == "auto":
+            probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
+            checks.check_collapsed(probe, stream, self.processes)
+            head.take_prior(self._whole_prior())
+        return head
+
+    def sample_head(self, reason: ValueError) -> None:
+        """Sample the head with the other weights, where ``collapse_head`` leaves the choice.
+
+        Args:
+            reason: Why it cannot be integrated out; raised where it is to be.
+        """
+        if self.collapse_head != "auto":
+            raise reason
+        self.collapse_head = False
+        rank_zero_info(f"Note: the last layer is sampled with the others: {reason}")
 
     def build(self) -> tuple[list[Optimizer], list[LRScheduler]]:
         """Build the sampler and, if there is one, the burn-in optimizer, each with its schedule."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lightning_sgmcmc.priors.base import positive
-from lightning_sgmcmc.priors.tensorwise import TensorwiseGaussianPrior
+from lightning_sgmcmc.priors.tensorwise import TensorwiseGaussianPrior, fan_in
 
 
 class FanInGaussianPrior(TensorwiseGaussianPrior):
@@ -33,8 +33,9 @@ class FanInGaussianPrior(TensorwiseGaussianPrior):
 
     def variances(self, params: Sequence[Tensor]) -> list[float]:
         """Return the variance of each tensor."""
-        shapes = [p.shape[self.chain_dims :] for p in params]
         return [
-            self.variance / shape[1:].numel() if len(shape) > 1 else self.bias_variance
-            for shape in shapes
+            self.variance / fan_in(p, self.chain_dims)
+            if p.dim() > self.chain_dims + 1
+            else self.bias_variance
+            for p in params
         ]

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from torch import Tensor
 
 from lightning_sgmcmc.priors.base import positive
-from lightning_sgmcmc.priors.tensorwise import TensorwiseGaussianPrior
+from lightning_sgmcmc.priors.tensorwise import TensorwiseGaussianPrior, fan_in
 
 
 class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
@@ -23,6 +23,8 @@ class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
         variances: Shell patterns over parameter names and the variances of what they match,
             positive. The first pattern that matches a name decides.
         default: Variance of the parameters that none matches; None makes these an error.
+        per_fan_in: Divide the variances of weights by their fan-in, as in
+            :class:`~lightning_sgmcmc.priors.FanInGaussianPrior`.
 
     Raises:
         ValueError: If a variance is not positive; and before the first step, if the names are
@@ -30,12 +32,18 @@ class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
             default.
     """
 
-    def __init__(self, variances: Mapping[str, float], default: float | None = None) -> None:
+    def __init__(
+        self,
+        variances: Mapping[str, float],
+        default: float | None = None,
+        per_fan_in: bool = False,
+    ) -> None:
         self.patterns = {
             pattern: positive(value, f"the prior's variance for {pattern!r}")
             for pattern, value in variances.items()
         }
         self.default = None if default is None else positive(default, "the prior's variance")
+        self.per_fan_in = per_fan_in
         self._variances: list[float] = []
         self._complaint: str | None = "it was never attached to parameters"
 
@@ -61,8 +69,9 @@ class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
             self._complaint = f"no pattern matches {name}: add one, or give a default variance"
         else:
             self._variances = [
-                self.default if pattern is None else self.patterns[pattern]  # type: ignore[misc]
-                for pattern in deciding
+                (self.default if pattern is None else self.patterns[pattern])  # type: ignore[operator]
+                / (fan_in(p, chain_dims) if self.per_fan_in else 1)
+                for pattern, p in zip(deciding, params, strict=True)
             ]
 
     def restricted_to(self, names: Sequence[str]) -> LayerwiseGaussianPrior:
@@ -84,4 +93,5 @@ class LayerwiseGaussianPrior(TensorwiseGaussianPrior):
 
     def __repr__(self) -> str:
         default = "" if self.default is None else f", default={self.default:g}"
-        return f"LayerwiseGaussianPrior({self.patterns}{default})"
+        divided = ", per_fan_in=True" if self.per_fan_in else ""
+        return f"LayerwiseGaussianPrior({self.patterns}{default}{divided})"

@@ -11,6 +11,12 @@ from torch import Tensor
 from lightning_sgmcmc.priors.base import Prior, total
 
 
+def fan_in(p: Tensor, chain_dims: int) -> int:
+    """Return the number of inputs that an output of a weight [out, in, ...] sums; 1 of a bias."""
+    shape = p.shape[chain_dims:]
+    return shape[1:].numel() if len(shape) > 1 else 1
+
+
 class TensorwiseGaussianPrior(Prior):
     """Every weight of tensor l is N(0, v_l), independently.
 

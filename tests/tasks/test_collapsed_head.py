@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -304,6 +306,58 @@ def test_refused_with_minibatches_processes_and_pruning(tmp_path: Path) -> None:
     shared.chain.build()
     with pytest.raises(ValueError, match="data-parallel"):
         shared.chain.bind(CurveData().train_dataloader())
+
+
+def kept_head(module: RegressionTask, folder: Path, data: CurveData) -> tuple[str, ...]:
+    """Fit, and return the names of the weights that were integrated out."""
+    trainer(folder, 3).fit(module, datamodule=data)
+    return tuple(module.chain.head.names) if module.chain.head is not None else ()
+
+
+def test_auto_integrates_out_where_it_can(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"noise": 0.2, "burn_in": 1}
+    sampler = partial(SGLD, lr=1e-3, prior=PRIOR)
+    auto = Scaled(net(), sampler, collapse_head="auto", **settings)
+    assert kept_head(auto, tmp_path / "auto", CurveData()) == HEAD
+    told = Scaled(net(), sampler, collapse_head=True, **settings)
+    kept_head(told, tmp_path / "told", CurveData())
+    for name, value in told.chain.state(0).items():
+        assert torch.equal(value, auto.chain.state(0)[name]), name
+
+
+WITHOUT: list[tuple[str, dict[str, Any]]] = [
+    ("the whole data at every step", {"sampling": "reshuffled"}),
+    (
+        "no head to integrate out",
+        {
+            "net": nn.Sequential(nn.Linear(1, 2), nn.Tanh()),
+            "sampler": partial(SGLD, lr=1e-3, prior=GaussianPrior(1.0)),
+        },
+    ),
+    ("gradients of single ones", {"sampler": partial(SGFS, lr=0.1, prior=PRIOR)}),
+    ("temperature 1", {"sampler": partial(SGLD, lr=1e-3, prior=PRIOR, temperature=0.5)}),
+    ("Gaussian prior of mean 0", {"sampler": partial(SGLD, lr=1e-3, prior=LaplacePrior(1.0))}),
+    ('let it be "learned"', {"noise": "residuals"}),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), WITHOUT)
+def test_auto_samples_all_weights_elsewhere(
+    tmp_path: Path, caplog: Any, message: str, change: dict[str, Any]
+) -> None:
+    """To the bit as without the option, and a note says why."""
+    settings: dict[str, Any] = {"noise": 0.2, "burn_in": 1, "net": net(), "sampling": "full"}
+    settings |= {"sampler": partial(SGLD, lr=1e-3, prior=PRIOR)} | change
+    data = CurveData(sampling=settings.pop("sampling"))
+    found = []
+    for collapse in ("auto", False):
+        module = Scaled(**copy.deepcopy(settings), collapse_head=collapse)
+        with caplog.at_level(logging.INFO):
+            assert kept_head(module, tmp_path / str(collapse), data) == ()
+        found.append(module.chain.state(0))
+        assert message in caplog.text
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
 
 
 def test_refused_without_a_head(tmp_path: Path) -> None:

@@ -53,6 +53,13 @@ def test_fan_in() -> None:
     assert found == pytest.approx(density([0.75, 0.7, 0.7, 0.25]), rel=1e-12)
 
 
+def test_variances_by_layer_divided_by_fan_in() -> None:
+    patterns = {"net.0.*": 0.5, "*.b?as": 10.0}
+    prior = attached(LayerwiseGaussianPrior(patterns, default=3.0, per_fan_in=True), params())
+    found = float(prior.log_density(params()))
+    assert found == pytest.approx(density([0.25, 3.0, 10.0, 0.5]), rel=1e-12)
+
+
 def test_fan_in_gives_every_width_the_same_output() -> None:
     """The prior variance of a layer's output for |x|^2 = n inputs is the given one."""
     for n in (3, 300):

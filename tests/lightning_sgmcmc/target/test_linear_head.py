@@ -100,7 +100,11 @@ def test_curvature_is_right_where_features_span_few_dimensions() -> None:
             inner = moved.T * moved + noise * precision * mpmath.eye(8)
             mean = mpmath.inverse(inner) * moved.T * y
             misfit = mpmath.mnorm(y - moved * mean, "f") ** 2 / noise
-            return (outputs * mpmath.log(mpmath.det(inner)) + misfit + precision * mpmath.mnorm(mean, "f") ** 2) / 2
+            return (
+                outputs * mpmath.log(mpmath.det(inner))
+                + misfit
+                + precision * mpmath.mnorm(mean, "f") ** 2
+            ) / 2
 
         h = mpmath.mpf(10) ** -16
         expected = float((potential(h) - 2 * potential(0) + potential(-h)) / h**2)
