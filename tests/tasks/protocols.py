@@ -974,13 +974,11 @@ UCI = [
         "docs/uci.md; the benchmark of Hernandez-Lobato and Adams 2015 gives the 20 splits and 50 "
         "hidden units alone",
         {
-            "sampler": "SGHMC", "options": {"momentum": 0.998},
-            "metric": rmsprop(eps=1e-12, floor=0.5), "freeze": True, "lr": "auto",
-            "step_fraction": 0.2, "schedule": "ConstantStep()", "batch": 10_000,
-            "law": "reshuffled", "burn_in": 5_000, "thinning": 20, "steps": 12_000, "chains": 4,
-            "optimizer": adam(1_500, 0.01),
-            "prior": "LayerwiseGaussianPrior({'log_noise': 9.0, 'net.layers.0.*': 1.0}, "
-            "default=1)",
+            "sampler": "SGHMC", "options": {"momentum": 0.99},
+            "metric": {"name": "PriorMetric"}, "lr": "auto", "step_fraction": 0.25, "schedule": "ConstantStep()",
+            "batch": 10_000, "law": "reshuffled", "burn_in": 3_000, "thinning": 20,
+            "steps": 8_000, "chains": 4, "optimizer": adam(500, 0.01),
+            "prior": "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1, per_fan_in=True)",
         },
     )
 ]  # fmt: skip
