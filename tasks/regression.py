@@ -35,7 +35,10 @@ class RegressionTask(SGMCMCModule):
     "Practical remarks"). There are four ways to set it:
 
     - a number: sigma is fixed.
-    - ``"learned"``: log sigma is a parameter that is sampled with the weights.
+    - ``"learned"``: a parameter ``log_noise`` is sampled with the weights, and sigma^2 =
+      exp(2 log_noise) + ``noise_floor``^2. Targets without noise, a simulation's for instance, need
+      a floor: the curvature along the weights goes as sigma^-2, and no step suits a chain whose
+      sigma falls without end.
     - ``"residuals"``: sigma follows the training residuals during burn-in and is fixed where
       burn-in ends, such that a central band of probability ``noise_quantile`` holds that fraction
       of them. Outliers move a quantile less than they move the root mean square.
@@ -55,6 +58,7 @@ class RegressionTask(SGMCMCModule):
         noise_by_output: Let p follow the residuals where sigma is fixed by them, see
             :func:`output_profile`.
         initial_noise: Where sigma starts unless it is a number.
+        noise_floor: Bound of a learned sigma from below.
         **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
 
     Raises:
@@ -77,6 +81,7 @@ class RegressionTask(SGMCMCModule):
         noise_quantile: float = 0.9,
         noise_by_output: bool = False,
         initial_noise: float = 1.0,
+        noise_floor: float = 0.0,
         **chain: Any,
     ) -> None:
         super().__init__(net, sampler, **chain)
@@ -91,7 +96,11 @@ class RegressionTask(SGMCMCModule):
             raise ValueError(
                 f"noise_by_output needs noise to be one of {', '.join(FOLLOWING)}, got {noise!r}"
             )
-        self.noise, self.noise_quantile = noise, noise_quantile
+        if not 0 <= noise_floor < math.inf:
+            raise ValueError(f"noise_floor must be at least 0 and finite, got {noise_floor}")
+        if noise_floor and noise != "learned":
+            raise ValueError(f'noise_floor bounds a noise that is "learned", got {noise!r}')
+        self.noise, self.noise_quantile, self.noise_floor = noise, noise_quantile, noise_floor
         self.noise_by_output = noise_by_output
         log_noise = torch.tensor(math.log(start))
         if noise == "learned":
@@ -145,7 +154,7 @@ class RegressionTask(SGMCMCModule):
         features = features_of(layer, lambda: self.net(self.network_inputs(x)))
         zero = torch.zeros_like(y[:1, :1])
         scale = self.in_units(zero + 1) - self.in_units(zero)
-        return features * scale / self.noise_factors(x), self.log_noise
+        return features * scale / self.noise_factors(x), self.log_sigma
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return n(x) of each example, [B, 1], in the units of y."""
@@ -156,11 +165,19 @@ class RegressionTask(SGMCMCModule):
         shape = self.noise_shape(x)
         return shape * self.noise_profile if self.noise_profile.numel() else shape
 
+    @property
+    def log_sigma(self) -> Tensor:
+        """log sigma, [] or [K]: sigma^2 = exp(2 log_noise) + floor^2."""
+        if not self.noise_floor:
+            return self.log_noise
+        floor = torch.full_like(self.log_noise, 2 * math.log(self.noise_floor))
+        return torch.logaddexp(2 * self.log_noise, floor) / 2
+
     def law(self, x: Tensor) -> Normal:
         """Return N(f(x), (sigma p n(x))^2)."""
         # A sum with the buffer, which posterior.fused follows; of exp(log_noise) it would not know
         # where it is from.
-        return Normal(self(x), (self.noise_factors(x).log() + self.log_noise).exp())
+        return Normal(self(x), (self.noise_factors(x).log() + self.log_sigma).exp())
 
     def nll(self, batch: Batch) -> Tensor:
         """Return -log N(y; f(x), (sigma p n(x))^2) of each example, [B]."""
@@ -169,8 +186,8 @@ class RegressionTask(SGMCMCModule):
         residual = self.residual(batch)
         if self.training and self.chain.stack is None:
             self._residual = residual.detach()
-        squares = (residual**2).sum(1) * torch.exp(-2 * self.log_noise)
-        constant = self.log_noise + 0.5 * math.log(2 * math.pi) + n.log().mean(1)
+        squares = (residual**2).sum(1) * torch.exp(-2 * self.log_sigma)
+        constant = self.log_sigma + 0.5 * math.log(2 * math.pi) + n.log().mean(1)
         return 0.5 * squares + y.shape[1] * constant
 
     def residual(self, batch: Batch) -> Tensor:
@@ -189,7 +206,7 @@ class RegressionTask(SGMCMCModule):
         """Return the batch with y drawn from the model by the inverse of its CDF."""
         (x, y), uniforms = batch_and_uniforms
         z = torch.special.ndtri(uniforms.clamp(1e-12, 1 - 1e-12)).to(y.dtype)
-        return x, self(x) + torch.exp(self.log_noise) * self.noise_factors(x) * z
+        return x, self(x) + torch.exp(self.log_sigma) * self.noise_factors(x) * z
 
     def perturb_labels(self, batch: Batch, normal: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with y + sigma p n(x) z for y.
@@ -203,7 +220,7 @@ class RegressionTask(SGMCMCModule):
                 "give noise as a number"
             )
         x, y = batch
-        return x, y + torch.exp(self.log_noise) * self.noise_factors(x) * normal(y)
+        return x, y + torch.exp(self.log_sigma) * self.noise_factors(x) * normal(y)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one step; during burn-in, let sigma follow the residuals if it is to."""
@@ -321,7 +338,7 @@ class RegressionTask(SGMCMCModule):
     @property
     def sigma(self) -> float:
         """The noise scale that the module holds."""
-        return math.exp(float(self.log_noise.detach()))
+        return math.exp(float(self.log_sigma.detach()))
 
     def noise_scale(self, kept: KeptDraws) -> float:
         """Return the root of the mean of sigma^2 over draws, the noise scale of their mean.
@@ -383,7 +400,7 @@ class RegressionTask(SGMCMCModule):
     def _present_sigma(self) -> float:
         """Return sigma, the mean over chains where it is sampled."""
         states = [self.chain.state(k).get("log_noise") for k in range(self.chain.num_chains)]
-        sampled = [math.exp(float(s)) for s in states if s is not None]
+        sampled = [math.hypot(math.exp(s), self.noise_floor) for s in states if s is not None]
         return sum(sampled) / len(sampled) if sampled else self.sigma
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
