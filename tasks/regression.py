@@ -58,7 +58,7 @@ class RegressionTask(SGMCMCModule):
         noise_by_output: Let p follow the residuals where sigma is fixed by them, see
             :func:`output_profile`.
         initial_noise: Where sigma starts unless it is a number.
-        noise_floor: Bound of a learned sigma from below.
+        noise_floor: Bound of a learned sigma from below, without effect on others.
         **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
 
     Raises:
@@ -98,9 +98,8 @@ class RegressionTask(SGMCMCModule):
             )
         if not 0 <= noise_floor < math.inf:
             raise ValueError(f"noise_floor must be at least 0 and finite, got {noise_floor}")
-        if noise_floor and noise != "learned":
-            raise ValueError(f'noise_floor bounds a noise that is "learned", got {noise!r}')
-        self.noise, self.noise_quantile, self.noise_floor = noise, noise_quantile, noise_floor
+        self.noise, self.noise_quantile = noise, noise_quantile
+        self.noise_floor = noise_floor if noise == "learned" else 0.0
         self.noise_by_output = noise_by_output
         log_noise = torch.tensor(math.log(start))
         if noise == "learned":
@@ -167,7 +166,7 @@ class RegressionTask(SGMCMCModule):
 
     @property
     def log_sigma(self) -> Tensor:
-        """log sigma, [] or [K]: sigma^2 = exp(2 log_noise) + floor^2."""
+        """Log sigma, [] or [K]: sigma^2 = exp(2 log_noise) + floor^2."""
         if not self.noise_floor:
             return self.log_noise
         floor = torch.full_like(self.log_noise, 2 * math.log(self.noise_floor))

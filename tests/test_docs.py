@@ -68,8 +68,10 @@ class Dropped(nn.Sequential):
 
 def table(path: Path) -> Path:
     """Write a table with a number and a class to predict."""
-    x = np.random.default_rng(0).normal(size=(60, 3)).round(3)
-    columns = np.column_stack([x, x @ [1, -1, 2], x[:, 0] > 0]).tolist()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)).round(3)
+    price = x @ [1, -1, 2] + 0.3 * rng.normal(size=60)
+    columns = np.column_stack([x, price, x[:, 0] > 0]).tolist()
     rows = [f"{a},{b},{c},{price:.4f},{kind:.0f}" for a, b, c, price, kind in columns]
     path.write_text("\n".join(["a,b,c,price,kind", *rows]) + "\n")
     return path

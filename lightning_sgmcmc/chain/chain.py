@@ -200,7 +200,7 @@ class Chain:
         head = CollapsedHead(self.task, self.sampled, self.evaluate)
         if self.collapse_head == "auto":
             probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
-            checks.check_collapsed(probe, stream, self.processes)
+            checks.check_collapsed(probe, stream, self.processes, self._starts)
             head.take_prior(self._whole_prior())
         return head
 
@@ -275,7 +275,7 @@ class Chain:
         checks.check_batches(sampler, self.stream)
         checks.check_gradients(sampler, self.gradients, self.stream)
         if self.head is not None:
-            checks.check_collapsed(sampler, self.stream, processes)
+            checks.check_collapsed(sampler, self.stream, processes, self._starts)
             self.head.bind(self.minibatch(0))
         self._attach_target()
         checks.check_freezing(sampler, self.draws, self.freezes)

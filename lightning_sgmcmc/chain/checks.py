@@ -153,8 +153,15 @@ def check_gradients(
         )
 
 
-def check_collapsed(sampler: Sampler, stream: BatchStream | None, processes: Processes) -> None:
+def check_collapsed(
+    sampler: Sampler, stream: BatchStream | None, processes: Processes, starts: str | None
+) -> None:
     """Raise ValueError where a head cannot be integrated out."""
+    if starts == "randomised_map":
+        raise ValueError(
+            'collapse_head has one set of labels for all chains, which starts "randomised_map" '
+            "move for each: choose other starts"
+        )
     if stream is None or stream.sampling != "full":
         raise ValueError(
             "collapse_head needs the whole data at every step: train on a BatchStream with "

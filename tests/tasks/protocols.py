@@ -975,9 +975,10 @@ UCI = [
         "hidden units alone",
         {
             "sampler": "SGHMC", "options": {"momentum": 0.99},
-            "metric": {"name": "PriorMetric"}, "lr": "auto", "step_fraction": 0.25, "schedule": "ConstantStep()",
-            "batch": 10_000, "law": "reshuffled", "burn_in": 3_000, "thinning": 20,
-            "steps": 8_000, "chains": 4, "optimizer": adam(500, 0.01),
+            "metric": {"name": "PriorMetric"}, "lr": "auto", "step_fraction": 0.25,
+            "schedule": "ConstantStep()",
+            "batch": 10_000, "law": "reshuffled", "burn_in": 4_000, "thinning": 20,
+            "steps": 10_000, "chains": 4, "optimizer": adam(500, 0.02),
             "prior": "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1, per_fan_in=True)",
         },
     )

@@ -338,6 +338,15 @@ WITHOUT: list[tuple[str, dict[str, Any]]] = [
     ("temperature 1", {"sampler": partial(SGLD, lr=1e-3, prior=PRIOR, temperature=0.5)}),
     ("Gaussian prior of mean 0", {"sampler": partial(SGLD, lr=1e-3, prior=LaplacePrior(1.0))}),
     ('let it be "learned"', {"noise": "residuals"}),
+    (
+        "one set of labels for all chains",
+        {
+            "sampler": partial(SGLD, lr=1e-3, prior=GaussianPrior(1.0)),
+            "starts": "randomised_map",
+            "num_chains": 2,
+            "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 1),
+        },
+    ),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,26 @@ def test_density_with_a_profile() -> None:
     sigma = module.log_noise.exp() * module.noise_profile
     expected = -normal_log_density(module, x, y, sigma)
     torch.testing.assert_close(module.nll((x, y)), expected, rtol=1e-12, atol=1e-12)
+    drawn = module.draw_labels(((x, y), torch.full((len(x), OUTPUTS), 0.975)))[1]
+    above = (drawn - module(x)) / (sigma * module.noise_shape(x))
+    torch.testing.assert_close(above, torch.full_like(above, 1.959964), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("log_noise", [-30.0, -2.0, 3.0])
+def test_a_learned_noise_has_a_floor(log_noise: float) -> None:
+    module, x, y = example("learned", noise_floor=0.1)
+    with torch.no_grad():
+        module.log_noise.fill_(log_noise)
+    sigma = math.hypot(math.exp(log_noise), 0.1)
+    known, _, _ = example(sigma, noise_floor=50.0)  # no floor for a noise that is known
+    expected = -normal_log_density(known, x, y, torch.tensor(sigma, dtype=torch.float64))
+    assert known.sigma == pytest.approx(sigma, rel=1e-6)
+    assert module.sigma == pytest.approx(sigma, rel=1e-12)
+    assert module._present_sigma() == pytest.approx(sigma, rel=1e-12)
+    torch.testing.assert_close(module.nll((x, y)), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(-module.law(x).log_density(y), expected, rtol=1e-12, atol=1e-12)
+    module.head = "net"
+    assert float(module.head_features((x, y))[1].detach().exp()) == pytest.approx(sigma, rel=1e-12)
     drawn = module.draw_labels(((x, y), torch.full((len(x), OUTPUTS), 0.975)))[1]
     above = (drawn - module(x)) / (sigma * module.noise_shape(x))
     torch.testing.assert_close(above, torch.full_like(above, 1.959964), rtol=1e-6, atol=0)
