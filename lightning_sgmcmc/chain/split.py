@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: States of a noise stream, which have a row a chain also where there is one.
-_ROWS = ("sfc64", "generator")
+#: States of a noise stream and of blocks of a Fisher matrix, which have a row a chain also where
+#: there is one.
+_ROWS = ("sfc64", "generator", "J", "roots")
 #: The kind of a sampler that runs its chains in turn: it keeps their states as they are.
 _IN_TURN = "ChainsInTurn"
 
@@ -29,7 +30,7 @@ def state_of(state: Any, chain: int, count: int) -> Any:
     if count == 1:
         return state
     if isinstance(state, dict) and state.get("chain", {}).get("sampler") == _IN_TURN:
-        return state["chain"]["chains"][chain]
+        return state["chain"]["chains"][chain] | {"param_groups": state["param_groups"]}
     return _row(state, chain)
 
 
@@ -63,8 +64,12 @@ def together(states: Sequence[Any], in_turn: bool = False) -> Any:
     common = ("steps_taken", "gradients", "num_data", "noise", "prior", "masks")
     own = {name: _stacked([c[name] for c in chains], name) for name in common}
     own |= {"preconditioner": {"frozen": chains[0]["preconditioner"]["frozen"]}}
-    chain = own | {"sampler": _IN_TURN, "chains": list(states)}
-    return {"state": {}, "param_groups": states[0]["param_groups"], "chain": chain}
+    groups = states[0]["param_groups"]
+    # Only the sampler of all chains has a scheduler.
+    bare = [{k: v for k, v in group.items() if k != "initial_lr"} for group in groups]
+    chains = [state | {"param_groups": bare} for state in states]
+    chain = own | {"sampler": _IN_TURN, "chains": chains}
+    return {"state": {}, "param_groups": groups, "chain": chain}
 
 
 def _stacked(states: Sequence[Any], path: str, shared: bool = False) -> Any:

@@ -36,6 +36,7 @@ from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
 from lightning_sgmcmc.chain import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.selection import load_pretrained
+from lightning_sgmcmc.chain.split import state_of, together
 from lightning_sgmcmc.chain.stack import ChainStack
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.samplers import ChainsInTurn
@@ -85,6 +86,28 @@ def weights(folder: Path, chain: int, step: int) -> dict[str, torch.Tensor]:
     return load_file(folder / "samples" / f"chain{chain}" / f"step_{step}.safetensors")
 
 
+def assert_alike(found: Any, expected: Any, exact: bool = False, path: str = "state") -> None:
+    """Compare two states: the same structure, and values to rounding, or to the bit."""
+    assert type(found) is type(expected), path
+    if isinstance(expected, torch.Tensor):
+        assert found.shape == expected.shape, path
+        assert found.dtype == expected.dtype, path
+        if exact or not expected.is_floating_point():
+            assert torch.equal(found, expected), path
+        else:
+            torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-4, msg=path)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys(), path
+        for key, value in expected.items():
+            assert_alike(found[key], value, exact, f"{path}.{key}")
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected), path
+        for i, value in enumerate(expected):
+            assert_alike(found[i], value, exact, f"{path}.{i}")
+    else:
+        assert found == expected, path
+
+
 @each_sampler
 def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
     """Each of K chains ends where it ends alone, with its start, noise and minibatches."""
@@ -98,7 +121,8 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
     )
     means = keeper(module).chain_means("test")
     assert means is not None
-    ends = []
+    ends, states = [], []
+    stacked = module.chain.sampler.state_dict()
     for chain in range(K):
         alone = Toy(partial(make, chain=chain), net(), **settings)
         folder = tmp_path / str(chain)
@@ -111,7 +135,17 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
         assert keeper(alone).chain_means("test") is None
         ends.append(expected["net.0.weight"])
         assert alone.chain.sampler.gradients == module.chain.sampler.gradients
+        states.append(alone.chain.sampler.state_dict())
+        assert_alike(state_of(stacked, chain, K), states[-1])
     assert not torch.allclose(ends[0], ends[1], atol=1e-2)
+    in_turn = isinstance(module.chain.sampler, ChainsInTurn)
+    parts = [state_of(stacked, k, K) for k in range(K)]
+    joined = [together(states, in_turn), together(parts, in_turn)]
+    for name in ("noise", "prior") if in_turn else ():  # which no chain in turn uses
+        for state in (stacked, *joined):
+            state["chain"].pop(name)
+    assert_alike(joined[0], stacked)
+    assert_alike(joined[1], stacked, exact=True)
 
 
 @pytest.mark.parametrize("gradients", [ControlVariate(), SVRG(4)], ids=["fixed", "svrg"])
