@@ -114,9 +114,12 @@ class Processes:
 
     def gather(self, value: Tensor) -> Tensor:
         """Return a tensor of all processes, [count, ...]."""
-        if self.strategy is None:
+        if self.count == 1:
             return value[None]
-        return self.strategy.all_gather(value).reshape(self.count, *value.shape)
+        value = value.contiguous()
+        found = [torch.empty_like(value) for _ in range(self.count)]
+        torch.distributed.all_gather(found, value)
+        return torch.stack(found)
 
     def of_all_chains(self, traces: Array, device: torch.device) -> Array:
         """Return traces [K, ...] of this process's chains with those of all processes.
