@@ -42,8 +42,8 @@ def regroup(checkpoint: dict[str, Any], path: Path, chain: Chain, read: Read) ->
     if [n for group in before for n in group] != [n for group in now for n in group]:
         total = len(before) * count
         raise ValueError(
-            f"the run has {total} chains, and {len(now)} x {len(now[0])} were asked for: it "
-            f"continues with any number of processes and num_chains whose product is {total}"
+            f"the run has {total} chains, not {len(now)} x {len(now[0])} (processes x num_chains): "
+            f"continue it with numbers of these whose product is {total}"
         )
     ranks = [rank for rank, group in enumerate(before) if set(group) & set(numbers)]
     parts = [read_part(path, checkpoint, r, read) if r else dict(checkpoint) for r in ranks]

@@ -141,6 +141,16 @@ def test_chains_move_between_processes_to_the_bit(root: Path) -> None:
     assert names == sorted(f"{n}.ckpt{c}" for n in ("last", "previous") for c in ("", ".chains2-3"))
 
 
+def test_burn_in_is_measured_over_the_networks_of_all_chains(root: Path, tmp_path: Path) -> None:
+    """As one process of four measures it; not over an ensemble of one network a process."""
+    fit(tmp_path, (1, 4), 15)
+    expected = read_checkpoint(tmp_path / "checkpoints/last.ckpt")["callbacks"]["KeepDraws"]
+    for file in ("last.ckpt", "last.ckpt.chains2-3"):
+        found = read_checkpoint(root / "whole/checkpoints" / file)["callbacks"]["KeepDraws"]
+        for name in ("val", "test"):
+            assert found["reference"][name] == pytest.approx(expected["reference"][name], rel=1e-9)
+
+
 def test_chains_go_on_one_a_process_as_each_would_alone(root: Path) -> None:
     """From the state in one process of four, each chain ends where it ends by itself, to the bit.
 
@@ -220,9 +230,7 @@ def test_other_chains_move_between_processes_too(tmp_path: Path, kind: str) -> N
 
 def test_another_number_of_chains_is_refused(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "four", tmp_path / "run")
-    with pytest.raises(
-        ValueError, match=r"^the run has 4 chains, and 1 x 3 were asked for: it cont"
-    ):
+    with pytest.raises(ValueError, match=r"^the run has 4 chains, not 1 x 3 \(processes x num_ch"):
         fit(tmp_path / "run", (1, 3), 40, resume=True)
 
 
