@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,6 +20,7 @@ from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.callbacks import own_callbacks
 from lightning_sgmcmc.callbacks.checkpoint_files import write_whole_checkpoints
 from lightning_sgmcmc.callbacks.draws import training_data, training_stream
+from lightning_sgmcmc.callbacks.regroup import regroup
 from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Starts, checks
@@ -196,7 +200,8 @@ class SGMCMCModule(EnsembleSteps):
         self.adaptation.after_step()
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and chain.steps % every == 0:  # 0 in a barebones Trainer
-            values = {"train/nll": float(chain.last_loss.mean()), "lr": chain.lr}
+            loss = chain.processes.mean_of_chains(chain.last_loss)
+            values = {"train/nll": loss, "lr": chain.lr}
             temperature = chain.kinetic_temperature()
             if temperature is not None:
                 values["kinetic_temperature"] = temperature
@@ -216,18 +221,19 @@ class SGMCMCModule(EnsembleSteps):
         return batches
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Name the task, and add what the results say of the chain, and its gradients' state."""
+        """Name task and chains, and add what the results say of them and their gradients."""
         super().on_save_checkpoint(checkpoint)
+        checkpoint["sgmcmc_chains"] = self.chain.groups
         checkpoint["sgmcmc_task"] = type(self).__name__
         checkpoint["sgmcmc_stability"] = self.adaptation.stability
         checkpoint["sgmcmc_implementation"] = self.chain.sampler.implementation
         checkpoint["sgmcmc_gradients"] = self.chain.gradients_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another task, and continue the gradient estimator.
+        """Refuse a checkpoint of another task, and continue this process's chains.
 
         Raises:
-            ValueError: If the checkpoint names another one.
+            ValueError: If the checkpoint names another one, or another number of chains.
         """
         task = checkpoint.get("sgmcmc_task", "no SGMCMCModule")
         if task != type(self).__name__:
@@ -235,6 +241,9 @@ class SGMCMCModule(EnsembleSteps):
                 f"the checkpoint is of {task}, not of {type(self).__name__}: continue a run with "
                 "the task that started it"
             )
+        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            read = partial(self.trainer.strategy.checkpoint_io.load_checkpoint, weights_only=True)
+            regroup(checkpoint, Path(str(self.trainer.ckpt_path)), self.chain, read)
         super().on_load_checkpoint(checkpoint)
         self.adaptation.stability = checkpoint.get("sgmcmc_stability", {})
         self._implementation = checkpoint.get("sgmcmc_implementation", "unknown")

@@ -50,6 +50,7 @@ REST = {
     "reproduce NAME": "reproduce table1",
     "tune my.yaml": "tune class_table --data.file=my.csv --out other",
     "--out FILE": "--out file.safetensors",
+    "--trainer.devices=1 --model.num_chains=4": "--trainer.devices=1 --model.num_chains=1",
 }
 #: The run that a part of a YAML file is of.
 YAML = {

@@ -12,10 +12,14 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 
-from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, keep_previous
-from lightning_sgmcmc.callbacks.run import run_folder
+from lightning_sgmcmc.callbacks.checkpoint_files import (
+    LAST,
+    PREVIOUS,
+    keep_previous,
+    remove_others,
+)
+from lightning_sgmcmc.callbacks.run import run_folder, task_of
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
-from lightning_sgmcmc.chain.processes import Processes, own_checkpoint
 from lightning_sgmcmc.common.files import require
 
 
@@ -77,12 +81,10 @@ class ChainCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Note the duration, the configuration, and how many files make up the checkpoint."""
-        processes = Processes.of(trainer)
+        """Note the duration and the configuration."""
         checkpoint["sgmcmc_seconds"] = self.seconds
         checkpoint["sgmcmc_settings"] = json.dumps(self.settings)
         checkpoint["sgmcmc_changes"] = json.dumps(self.changes)
-        checkpoint["sgmcmc_files"] = 1 if processes.data_parallel else processes.count
         checkpoint["sgmcmc_logs"] = [log.state_dict() for log in _resumable(trainer)]
 
     def on_load_checkpoint(
@@ -173,12 +175,13 @@ class ChainCheckpoint(Checkpoint):
         require(path.parent)  # it would be made again, without the draws
         for logger in trainer.loggers:
             logger.save()
-        own = own_checkpoint(trainer, path)
-        if Processes.of(trainer).rank == 0 and self._last_is_whole and own.exists():
-            keep_previous(own)
+        if trainer.is_global_zero and self._last_is_whole and path.exists():
+            keep_previous(path)
         self._last_is_whole = True
         trainer.strategy.barrier("ChainCheckpoint")  # all of the one before, then all of this one
         trainer.save_checkpoint(path, weights_only=False)
+        if trainer.is_global_zero:
+            remove_others(path, task_of(trainer.lightning_module).chain.groups)
         self.best_model_path = str(path)
 
 

@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,9 +16,11 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
+from lightning_sgmcmc.chain.processes import file_of
 from lightning_sgmcmc.common.files import DamagedFileError, written_whole
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+Read = Callable[[Path], dict[str, Any]]
 _CHUNK = 1 << 20
 
 
@@ -105,17 +108,67 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def verify_set(path: Path) -> None:
-    """Verify a checkpoint with those of the other processes, each of which keeps its own chains.
+    """Verify a checkpoint with all the files that hold chains of it.
 
     Raises:
         FileNotFoundError: If one is missing.
         DamagedFileError: If one is not what was written, or they are of different steps.
     """
     first = read_checkpoint(path)
-    for rank in range(1, first["sgmcmc_files"]):
-        own = Path(f"{path}.rank{rank}")
-        if read_checkpoint(own)["global_step"] != first["global_step"]:
-            raise DamagedFileError(f"{own} is of another step than {path}")
+    for rank in range(1, len(groups_of(path, first))):
+        read_part(path, first, rank)
+
+
+def groups_of(path: Path, first: Mapping[str, Any]) -> list[list[int]]:
+    """Return the numbers of the chains in each file of a checkpoint.
+
+    Args:
+        path: Of the checkpoint.
+        first: The content of that file.
+
+    Raises:
+        DamagedFileError: If an earlier version wrote it, by several processes.
+    """
+    if first.get("sgmcmc_files", 1) > 1:
+        raise DamagedFileError(
+            f"{path} is of an earlier version, which kept chains by the number of their process: "
+            "continue it with that version, or run the chains anew; load_posterior still reads "
+            "the draws"
+        )
+    groups: list[list[int]] | None = first.get("sgmcmc_chains")
+    if groups is None:  # of an earlier version, with all chains in one file
+        groups = [first["callbacks"].get("KeepDraws", {}).get("chains", [0])]
+    return groups
+
+
+def read_part(
+    path: Path, first: Mapping[str, Any], rank: int, read: Read | None = None
+) -> dict[str, Any]:
+    """Return the content of one file of a checkpoint.
+
+    Args:
+        path: Of the checkpoint.
+        first: The content of that file.
+        rank: The number of the file, that of the process that wrote it.
+        read: Reads a file; by default :func:`read_checkpoint`.
+
+    Raises:
+        FileNotFoundError: If it is missing.
+        DamagedFileError: If it is not what was written, or of another step or run.
+    """
+    groups = groups_of(path, first)
+    own = file_of(path, groups, rank)
+    without = f"no chain goes on from {path.name} without the state of {_named(groups[rank])}"
+    try:
+        content = (read or read_checkpoint)(own)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{own} is missing: {without}") from None
+    except DamagedFileError:
+        raise DamagedFileError(f"{own} is damaged: {without}") from None
+    same = content["global_step"] == first["global_step"]
+    if not same or content.get("sgmcmc_chains") != groups:
+        raise DamagedFileError(f"{own} is of another step than {path}: {without}")
+    return content
 
 
 def newest(folder: Path) -> Path:
@@ -146,11 +199,37 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def _named(chains: Sequence[int]) -> str:
+    if len(chains) == 1:
+        return f"chain {chains[0]}"
+    return f"chains {', '.join(map(str, chains[:-1]))} and {chains[-1]}"
+
+
 def keep_previous(path: Path) -> None:
     """Give a checkpoint the name of the one before it, and keep it under its own as well."""
-    previous = path.with_name(path.name.replace(LAST, PREVIOUS))
-    with written_whole(previous) as temporary:
-        try:
-            os.link(path, temporary)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(path, temporary)
+    files = _files(path)
+    for file in files:
+        previous = file.with_name(file.name.replace(LAST, PREVIOUS))
+        with written_whole(previous) as temporary:
+            try:
+                os.link(file, temporary)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(file, temporary)
+    names = {file.name.replace(LAST, PREVIOUS) for file in files}
+    _remove_others(path.with_name(PREVIOUS), names)
+
+
+def remove_others(path: Path, groups: Sequence[Sequence[int]]) -> None:
+    """Remove the files of an older checkpoint of the same name, whose chains lay otherwise."""
+    _remove_others(path, {file_of(path, groups, rank).name for rank in range(len(groups))})
+
+
+def _remove_others(path: Path, names: Collection[str]) -> None:
+    for file in _files(path):
+        if file.name not in names:
+            file.unlink()
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a checkpoint that are there, the first one's before those of others."""
+    return [file for file in (path, *sorted(path.parent.glob(f"{path.name}.*"))) if file.is_file()]

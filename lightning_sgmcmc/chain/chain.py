@@ -89,6 +89,7 @@ class Chain:
         target: The potential; None before :meth:`bind`.
         gradients: The gradient estimator, this chain's own.
         processes: The processes that run chains together.
+        groups: The numbers of the chains of each process that has chains of its own.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Chain:
         self.loader: Any = None
         self.target: Target | None = None
         self.processes = Processes()
+        self.groups = [list(range(num_chains))]
         self.steps = 0
         self.last_loss = torch.zeros(())
         self.draw_weight = 1.0
@@ -177,10 +179,11 @@ class Chain:
             except ValueError as reason:
                 self.sample_head(reason)
         before = self.processes.chains_before(self.num_chains)
-        if self.stack is not None or (self.num_chains == 1 and not before):
-            return
         probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
         first = probe.chain + before
+        self.groups = self.processes.groups(self.num_chains, probe.chain)
+        if self.stack is not None or (self.num_chains == 1 and not before):
+            return
         numbers = range(first, first + self.num_chains)
         kind = self._starts or ("same" if self._alike == set(self.sampled) else "reinitialise")
         drawn = starts(self.task, self.sampled, kind, probe.seed, numbers, probe.prior, self._alike)
@@ -573,6 +576,12 @@ class Chain:
         return range(first, first + self.num_chains)
 
     @property
+    def in_turn(self) -> bool:
+        """Whether K chains are moved one after another."""
+        probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
+        return self.num_chains > 1 and probe.unstackable is not None
+
+    @property
     def own_batches(self) -> bool:
         """Whether each of several chains has minibatches of its own."""
         perturbed = self._randomised is not None and not self.sampling_now
@@ -612,9 +621,13 @@ class Chain:
         return float(self._optimizers[1].param_groups[0]["lr"])
 
     def kinetic_temperature(self) -> float | None:
-        """Return the sampler's kinetic temperature, None where it has none."""
+        """Return the sampler's kinetic temperature, over all chains; None where it has none."""
         measure = getattr(self.sampler, "kinetic_temperature", None)
-        return measure() if measure is not None else None
+        own = measure() if measure is not None else None
+        if own is None:
+            return None
+        each = torch.tensor(own, dtype=torch.float64, device=self.device)
+        return self.processes.mean_of_chains(each)
 
     def notes(self) -> list[str]:
         """Return, in words, where this chain's target is not the posterior at T = 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,8 @@ class ChainsStrategy(DDPStrategy):
 
     Nothing is synchronised but the ensembles. Process r runs the chains r K, ..., r K + K - 1 of
     ``SGMCMCModule(num_chains=K)``, each with its own start, noise and minibatches of all the data.
-    Each process keeps a checkpoint of its own beside the first one's.
+    The checkpoints of the other processes stand beside the first one's, by the numbers of their
+    chains, so that as many chains go on in any number of processes.
     """
 
     strategy_name = "chains"
@@ -40,24 +41,14 @@ class ChainsStrategy(DDPStrategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
-        """Write this process's checkpoint; the first one's under the given name."""
-        self.checkpoint_io.save_checkpoint(
-            checkpoint, self.own(filepath), storage_options=storage_options
-        )
-
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
-        """Read this process's checkpoint."""
-        return super().load_checkpoint(self.own(checkpoint_path), weights_only)
+        """Write the checkpoint of this process's chains; the first one's has the given name."""
+        own = file_of(filepath, checkpoint["sgmcmc_chains"], self.global_rank)
+        self.checkpoint_io.save_checkpoint(checkpoint, own, storage_options=storage_options)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Continue this process's sampler."""
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             optimizer.load_state_dict(state)
-
-    def own(self, path: str | Path) -> str:
-        """Return the name of this process's checkpoint."""
-        rank = self.global_rank
-        return str(path) if rank == 0 else f"{path}.rank{rank}"
 
 
 StrategyRegistry.register("chains", ChainsStrategy, description="chains of its own per process")
@@ -101,6 +92,16 @@ class Processes:
         """Return how many chains run in the processes before this one, K in each."""
         return 0 if self.data_parallel else self.number * num_chains
 
+    def groups(self, num_chains: int, first: int = 0) -> list[list[int]]:
+        """Return the numbers of the chains of every group of processes that shares chains.
+
+        Args:
+            num_chains: K, of each group.
+            first: The number of the first chain of all.
+        """
+        starts = range(first, first + self.all_chains(num_chains), num_chains)
+        return [list(range(start, start + num_chains)) for start in starts]
+
     def all_chains(self, num_chains: int) -> int:
         """Return how many chains the processes run together, K in each."""
         return num_chains if self.data_parallel else num_chains * self.count
@@ -113,9 +114,12 @@ class Processes:
 
     def gather(self, value: Tensor) -> Tensor:
         """Return a tensor of all processes, [count, ...]."""
-        if self.strategy is None:
+        if self.count == 1:
             return value[None]
-        return self.strategy.all_gather(value).reshape(self.count, *value.shape)
+        value = value.contiguous()
+        found = [torch.empty_like(value) for _ in range(self.count)]
+        torch.distributed.all_gather(found, value)
+        return torch.stack(found)
 
     def of_all_chains(self, traces: Array, device: torch.device) -> Array:
         """Return traces [K, ...] of this process's chains with those of all processes.
@@ -129,6 +133,10 @@ class Processes:
         own = torch.from_numpy(traces).to(device)
         return cast(Array, self.gather(own).flatten(0, 1).cpu().numpy())
 
+    def mean_of_chains(self, values: Tensor) -> float:
+        """Return the mean over all chains of a number of each, [] or [K]."""
+        return float((values if self.data_parallel else self.gather(values)).mean())
+
     def broadcast(self, value: float) -> float:
         """Return the first process's number."""
         return value if self.strategy is None else float(self.strategy.broadcast(value))
@@ -140,10 +148,17 @@ class Processes:
             tensor /= self.size
 
 
-def own_checkpoint(trainer: L.Trainer, path: Path) -> Path:
-    """Return where this process's checkpoint goes that is asked for as ``path``."""
-    strategy = trainer.strategy
-    return Path(strategy.own(path)) if isinstance(strategy, ChainsStrategy) else path
+def file_of(path: str | Path, groups: Sequence[Sequence[int]], rank: int) -> Path:
+    """Return the file of a checkpoint that holds one process's chains.
+
+    Args:
+        path: Of the first process's file, which all go by.
+        groups: The numbers of the chains of every process.
+        rank: Which process.
+    """
+    first, last = groups[rank][0], groups[rank][-1]
+    numbers = f"chain{first}" if first == last else f"chains{first}-{last}"
+    return Path(f"{path}.{numbers}" if rank else path)
 
 
 @cache

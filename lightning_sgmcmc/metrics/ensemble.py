@@ -30,6 +30,7 @@ class PosteriorEnsemble(Metric):
         event_shape: Shape of one example's prediction.
         law: The law of the targets given inputs and weights.
         noise_shape: Shape of one example's noise, None where the law has none.
+        alone: Whether each process has an ensemble of its own, which is not reduced.
     """
 
     full_state_update = False
@@ -45,8 +46,9 @@ class PosteriorEnsemble(Metric):
         event_shape: tuple[int, ...] = (),
         law: type[Law] = Unstated,
         noise_shape: tuple[int, ...] | None = None,
+        alone: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(sync_on_compute=not alone)
         self.law, self.has_noise = law, noise_shape is not None
         zeros = torch.zeros(num_examples, *event_shape, dtype=torch.float64)
         flat = torch.zeros(num_examples, dtype=torch.float64)
@@ -59,10 +61,10 @@ class PosteriorEnsemble(Metric):
             self.add_state("noise", noise, dist_reduce_fx="sum")
 
     @classmethod
-    def of(cls, law: Law, num_examples: int) -> PosteriorEnsemble:
+    def of(cls, law: Law, num_examples: int, alone: bool = False) -> PosteriorEnsemble:
         """Return an empty ensemble for ``num_examples`` such as those of a law."""
         noise = None if law.noise is None else tuple(law.noise.shape[1:])
-        return cls(num_examples, tuple(law.mean.shape[1:]), type(law), noise)
+        return cls(num_examples, tuple(law.mean.shape[1:]), type(law), noise, alone)
 
     def update(
         self,

@@ -60,13 +60,18 @@ class HeldOut:
             first = last
 
     @torch.no_grad()
-    def new_ensemble(self, chain: Chain) -> PosteriorEnsemble:
-        """Return an empty ensemble for this set's examples, and leave the task as it was."""
+    def new_ensemble(self, chain: Chain, alone: bool = False) -> PosteriorEnsemble:
+        """Return an empty ensemble for this set's examples, and leave the task as it was.
+
+        Args:
+            chain: The chain.
+            alone: Whether this process has an ensemble of its own.
+        """
         task = chain.task
         buffers = {f"module.{name}": value.clone() for name, value in task.named_buffers()}
         with evaluating(task):  # with buffers of its own: some count dropout's masks
             law = functional_call(MethodOf(task, "law_of"), buffers, (self._batches[0],))
-        return PosteriorEnsemble.of(law, self.size).to(chain.device)
+        return PosteriorEnsemble.of(law, self.size, alone).to(chain.device)
 
     @torch.no_grad()
     def add_draw(

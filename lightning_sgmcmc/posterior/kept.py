@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.held_out import MEASURED, HeldOut
-from lightning_sgmcmc.posterior.pieces import Pieces
 from lightning_sgmcmc.posterior.probes import Probes, place_names, spread_evenly
+from lightning_sgmcmc.posterior.traces import Traces
 
 Array = NDArray[np.float64]
 
@@ -64,9 +65,8 @@ class KeptDraws:
         first = next(iter(held_out.values()), None)
         self.folder, self._writes = folder, chain.processes.rank == 0
         self._stores = [DrawStore(folder, c, dtype) for c in chain.numbers]
-        # Beside the draws of this process's first chain, for all its chains.
-        self._pieces = Pieces(self._stores[0].folder / "traces", self._writes)
-        self.probes = Probes(chain, self._pieces, first.first if first is not None else None)
+        self._traces = Traces([store.folder / "traces" for store in self._stores], self._writes)
+        self.probes = Probes(chain, self._traces, first.first if first is not None else None)
         self._stride = max(1, math.ceil(due / budget)) if budget else 1
         self._ensembles: dict[str, PosteriorEnsemble] = {}
         self._totals: dict[str, Tensor] = {}
@@ -77,7 +77,7 @@ class KeptDraws:
     @property
     def history(self) -> list[dict[str, float]]:
         """One row of numbers per draw, for the trace; means over the chains."""
-        return self._pieces.numbers()
+        return self._traces.numbers()
 
     def begin(self) -> None:
         """Begin without a draw, and refuse a folder that holds those of another run.
@@ -90,7 +90,7 @@ class KeptDraws:
                 f"{self.folder} already holds draws of a run: choose another folder, or continue "
                 "that run from its checkpoint"
             )
-        self._pieces.clear()
+        self._traces.clear()
 
     def measure_burn_in(self) -> None:
         """Measure the network where burn-in ended on the held-out sets."""
@@ -119,7 +119,8 @@ class KeptDraws:
             for total, value in zip(self._mean, state.values(), strict=True):
                 total.add_(value, alpha=weight)
             self._mean_weight += weight
-        row = {"step": float(chain.steps), "train/nll": float(chain.last_loss.mean())}
+        loss = chain.processes.mean_of_chains(chain.last_loss)
+        row = {"step": float(chain.steps), "train/nll": loss}
         temperature = chain.kinetic_temperature()
         if temperature is not None:
             row["kinetic_temperature"] = temperature
@@ -132,7 +133,7 @@ class KeptDraws:
                 values = chain.task.metrics(ensemble.compute(), data.examples)
                 row |= {f"{name}/ensemble_{key}": value for key, value in values.items()}
         found = self.probes.record(chain, probed)
-        self._pieces.add(found | {_WEIGHTS: torch.tensor(weight, dtype=torch.float64)}, row)
+        self._traces.add(found | {_WEIGHTS: torch.tensor(weight, dtype=torch.float64)}, row)
         return row
 
     def _write(self, states: list[dict[str, Tensor]], weight: float) -> None:
@@ -186,14 +187,16 @@ class KeptDraws:
 
         For several chains, the mean over the chains of each one's metrics.
         """
-        self.chain.complete()
-        if self.chain.stack is None:
+        chain, rows = self.chain, []
+        chain.complete()
+        if chain.processes.all_chains(chain.num_chains) == 1:
             return self._measure_one(name)
-        rows = []
         for k in range(len(self._stores)):
-            with self.chain.holding(self.chain.state(k)):
+            with chain.holding(chain.state(k)):
                 rows.append(self._measure_one(name))
-        return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+        own = torch.tensor([list(row.values()) for row in rows], dtype=torch.float64)
+        every = chain.processes.of_all_chains(own.numpy(), chain.device)
+        return dict(zip(rows[0], np.mean(every, axis=0).tolist(), strict=True))
 
     def measure_mean(self, name: str) -> dict[str, Any]:
         """Return the metrics of the network whose weights are the posterior mean."""
@@ -210,7 +213,7 @@ class KeptDraws:
 
     def _measure_one(self, name: str) -> dict[str, Any]:
         data = self.held_out[name]
-        single = data.new_ensemble(self.chain)
+        single = data.new_ensemble(self.chain, alone=not self.chain.processes.data_parallel)
         data.add_draw(self.chain, single, 1.0)
         return self.chain.task.metrics(single.compute(), data.examples)
 
@@ -258,12 +261,58 @@ class KeptDraws:
             "chains": list(self.chain.numbers),
             "draws": [[list(astuple(d)) for d in store.draws] for store in self._stores],
             "constants": self._stores[0].constants,
-            "pieces": self._pieces.save(),
+            "pieces": self._traces.save(),
             "probes": self.probes.state_dict(),
             "ensembles": ensembles,
             "totals": {name: self._joined(total) for name, total in self._totals.items()},
             "mean": self._mean,
             "mean_weight": self._mean_weight,
+        }
+
+    @staticmethod
+    def regrouped(states: Sequence[dict[str, Any]], numbers: Sequence[int]) -> dict[str, Any]:
+        """Return the state of some chains, from those of the processes that held them.
+
+        The sums over the chains of a process go on where its first chain does, so that all
+        processes together keep them.
+
+        Args:
+            states: Of these processes, in the order of their chains.
+            numbers: Of the chains.
+
+        Raises:
+            ValueError: If an earlier version kept the traces of several chains together.
+        """
+        for state in states:
+            if not isinstance(state["pieces"], list) or len(state["pieces"]) < len(state["chains"]):
+                raise ValueError(
+                    "an earlier version kept the traces of several chains together: continue them "
+                    "with the number of processes and the num_chains that they had"
+                )
+        held = {n: (s, k) for s in states for k, n in enumerate(s["chains"])}
+        places = [held[n] for n in numbers]
+        first, probes = places[0][0], dict(places[0][0]["probes"])
+        if probes["directions"] is not None:
+            probes["directions"] |= {
+                name: torch.stack([s["probes"]["directions"][name][k] for s, k in places])
+                for name in probes["directions"]
+                if name != "combinations"  # which all chains share
+            }
+        sums = [s for s in states if s["chains"][0] in numbers]
+        return first | {
+            "chains": list(numbers),
+            "draws": [s["draws"][k] for s, k in places],
+            "pieces": [s["pieces"][k] for s, k in places],
+            "probes": probes,
+            "totals": {
+                name: torch.stack([s["totals"][name][k] for s, k in places])
+                for name in first["totals"]
+            },
+            "mean": [
+                torch.stack([torch.zeros_like(t), *(s["mean"][i] for s in sums)]).sum(0)
+                for i, t in enumerate(first["mean"])
+            ],
+            "mean_weight": sum(s["mean_weight"] for s in sums),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -275,8 +324,8 @@ class KeptDraws:
         """
         device = self.chain.device
         self.num_draws, self.reference = state["num_draws"], dict(state["reference"])
-        self._pieces.load(state["pieces"])
-        self._weights = self._pieces.of(_WEIGHTS).flatten().tolist()
+        self._traces.load(state["pieces"])
+        self._weights = self._traces.of(_WEIGHTS).flatten().tolist()
         self.probes.load_state_dict(state["probes"], device)
         for store, rows in zip(self._stores, state["draws"], strict=True):
             draws = [Draw(*row) for row in rows]

@@ -19,8 +19,8 @@ from lightning_sgmcmc.posterior.directions import (
     examples_needed,
     find_directions,
 )
-from lightning_sgmcmc.posterior.pieces import Pieces
 from lightning_sgmcmc.posterior.predict import cut
+from lightning_sgmcmc.posterior.traces import Traces
 from lightning_sgmcmc.target import Batch
 
 Array = NDArray[np.float64]
@@ -67,15 +67,15 @@ class Probes:
 
     Args:
         chain: The chain.
-        pieces: Where the traces are kept.
+        traces: Where the traces are kept.
         probes: A batch whose predictions count for the directions; None takes training examples.
     """
 
-    def __init__(self, chain: Chain, pieces: Pieces, probes: Batch | None = None) -> None:
-        count = max(_FEWEST, _WEIGHTS // chain.num_chains)
+    def __init__(self, chain: Chain, traces: Traces, probes: Batch | None = None) -> None:
+        count = max(_FEWEST, _WEIGHTS // chain.processes.all_chains(chain.num_chains))
         state = chain.state(0)
         places = spread_evenly({name: state[name] for name in chain.moved}, count)
-        self._places, self._pieces, self._probes = list(places.values()), pieces, probes
+        self._places, self._traces, self._probes = list(places.values()), traces, probes
         self._examples: int | None = None  # of the batch, as many as count
         #: Names such as ``net.0.weight[17]`` of the weights that are followed.
         self.names = place_names(places)
@@ -99,7 +99,7 @@ class Probes:
                 self._examples = examples_needed(chain, self._probes)
             gradient = gradient_of_potential(target, self._unseen(chain))
             found["forces"] = self._pick(gradient, dims)
-            if not len(self._pieces) and sampler.temperature:
+            if not len(self._traces) and sampler.temperature:
                 self._find_directions(chain)
             if self.directions is not None:
                 noted = self.directions.record(chain, gradient, self._chosen())
@@ -153,7 +153,7 @@ class Probes:
 
         Empty, [0, 0, 0], where nothing of the kind was recorded.
         """
-        trace: Array = self._pieces.of(kind).transpose(0, 1).contiguous().numpy()
+        trace: Array = self._traces.of(kind).transpose(0, 1).contiguous().numpy()
         return trace
 
     def followed(self) -> dict[str, Array]:
@@ -161,7 +161,7 @@ class Probes:
         return {kind: self.trace(_FOLLOWED + kind) for kind in TRACES}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the directions, as tensors; the traces are in the pieces."""
+        """Return the directions, as tensors; the traces are files of their own."""
         followed = self.directions.state_dict() if self.directions is not None else None
         return {"directions": followed, "examples": self._examples}
 

@@ -22,7 +22,7 @@ from lightning_sgmcmc.callbacks.log import read_rows, verify_log
 from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.common.files import DamagedFileError, verify
 from lightning_sgmcmc.posterior import DrawStore
-from lightning_sgmcmc.posterior.pieces import Pieces
+from lightning_sgmcmc.posterior.traces import Traces
 from lightning_sgmcmc.run.config_file import read_config
 
 
@@ -62,7 +62,7 @@ def _looks(folder: Path) -> Iterator[Callable[[], Any]]:
     for name in dict.fromkeys([LAST, *held] if held else []):
         path = folder / "checkpoints" / name
         yield partial(verify_set, path)
-        for own in sorted(path.parent.glob(f"{name}*")):
+        for own in [path, *sorted(path.parent.glob(f"{name}.*"))]:
             yield partial(_counted_on, own, folder / "samples")
 
 
@@ -92,7 +92,8 @@ def _counted_on(checkpoint: Path, samples: Path) -> None:
     if not kept:
         return
     numbers = kept["chains"]
-    Pieces(samples / f"chain{numbers[0]}" / "traces", writes=False).load(kept["pieces"])
+    folders = [samples / f"chain{number}" / "traces" for number in numbers]
+    Traces(folders, writes=False).load(kept["pieces"])
     for number, rows in zip(numbers, kept["draws"], strict=True):
         index = DrawStore(samples, number).index
         if rows and not index.is_file():

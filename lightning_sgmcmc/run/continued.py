@@ -10,13 +10,14 @@ from typing import Any
 from lightning_sgmcmc.callbacks.checkpoint_files import read_checkpoint
 
 #: The settings that change neither what is drawn nor the data. Paths of data count among them,
-#: because the checkpoint knows the data by their content. So do devices: the number of chains is
-#: compared by itself.
+#: because the checkpoint knows the data by their content. So do devices and the chains of each
+#: process: the number of all chains is compared by itself.
 MAY_CHANGE = (
     "checkpoint_every",
     "data.file",
     "data.root",
     "model.draw_budget",
+    "model.num_chains",
     "name",
     "trainer.accelerator",
     "trainer.devices",

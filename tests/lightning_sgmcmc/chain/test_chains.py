@@ -36,9 +36,11 @@ from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
 from lightning_sgmcmc.chain import BatchStream
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.selection import load_pretrained
+from lightning_sgmcmc.chain.split import state_of, together
 from lightning_sgmcmc.chain.stack import ChainStack
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.samplers import ChainsInTurn
+from tests.lightning_sgmcmc.states import assert_alike
 from tests.toy import NUM_FEATURES, Toy, ToyData, exact_posterior, trainer
 
 PRIOR = GaussianPrior(4.0)
@@ -98,7 +100,8 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
     )
     means = keeper(module).chain_means("test")
     assert means is not None
-    ends = []
+    ends, states = [], []
+    stacked = module.chain.sampler.state_dict()
     for chain in range(K):
         alone = Toy(partial(make, chain=chain), net(), **settings)
         folder = tmp_path / str(chain)
@@ -111,7 +114,17 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
         assert keeper(alone).chain_means("test") is None
         ends.append(expected["net.0.weight"])
         assert alone.chain.sampler.gradients == module.chain.sampler.gradients
+        states.append(alone.chain.sampler.state_dict())
+        assert_alike(state_of(stacked, chain, K), states[-1])
     assert not torch.allclose(ends[0], ends[1], atol=1e-2)
+    in_turn = isinstance(module.chain.sampler, ChainsInTurn)
+    parts = [state_of(stacked, k, K) for k in range(K)]
+    joined = [together(states, in_turn), together(parts, in_turn)]
+    for name in ("noise", "prior") if in_turn else ():  # which no chain in turn uses
+        for state in (stacked, *joined):
+            state["chain"].pop(name)
+    assert_alike(joined[0], stacked)
+    assert_alike(joined[1], stacked, exact=True)
 
 
 @pytest.mark.parametrize("gradients", [ControlVariate(), SVRG(4)], ids=["fixed", "svrg"])

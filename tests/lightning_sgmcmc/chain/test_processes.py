@@ -1,98 +1,301 @@
-"""``--trainer.strategy chains``: every process runs chains of its own."""
+"""``--trainer.strategy chains``: chains of their own in every process, and on other ones later."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import torch
-from safetensors.torch import load_file
-
-ROOT = Path(__file__).resolve().parents[3]
-
-SCRIPT = """
-import sys, warnings
-warnings.filterwarnings("ignore")
+import csv
+import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
 import torch
-from torch import nn
-from safetensors.torch import save_file
-from lightning_sgmcmc import SGHMC, GaussianPrior
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, BatchStream, ControlVariate, GaussianPrior
 from lightning_sgmcmc.callbacks import ChainCheckpoint
-from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
+from lightning_sgmcmc.callbacks.checkpoint_files import groups_of, newest, read_checkpoint
+from lightning_sgmcmc.chain import OptimizerBurnIn
+from lightning_sgmcmc.chain.processes import ChainsStrategy
+from lightning_sgmcmc.common.files import DamagedFileError
+from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.posterior.pieces import Pieces
+from lightning_sgmcmc.posterior.traces import Traces
+from lightning_sgmcmc.run.check import damage
+from tests.lightning_sgmcmc.states import assert_alike
+from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
-folder, processes, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-resume = sys.argv[4] == "resume"
-(folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
-make = partial(SGHMC, lr=1e-2, prior=GaussianPrior(variance=4.0))
-chains = 4 // processes
-module = Toy(make, net, burn_in=10, thinning=5, num_chains=chains)
-extra = {"strategy": "chains", "devices": processes} if processes > 1 else {}
-run = trainer(folder, steps, [ChainCheckpoint(20)], **extra)
-run.fit(
-    module, datamodule=ToyData(),
-    ckpt_path=str(folder / "checkpoints" / "last.ckpt") if resume else None, weights_only=True,
-)
-keep = run.lightning_module.kept
-result = keep.ensemble("test")
-mean = keep.mean_weights()
-if run.is_global_zero:
-    found = {"mean": result.mean, "std": result.epistemic_std, **mean}
-    save_file(found, folder / "result.safetensors")
-"""
+BURN_IN, THINNING = 10, 5
+PRIOR = GaussianPrior(variance=4.0)
+KINDS = ("weights", "forces", "predictions", "followed/forces", "weights in averages")
 
 
-def launch(folder: Path, processes: int, steps: int, resume: bool = False) -> None:
-    folder.mkdir(exist_ok=True)
-    script = folder / "run.py"
-    script.write_text(SCRIPT)
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-    }
-    arguments = [str(folder), str(processes), str(steps), "resume" if resume else "start"]
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env=environment,
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def toy(num_chains: int, **settings: Any) -> Toy:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+    make = partial(SGHMC, lr=1e-2, prior=PRIOR)
+    given = {"burn_in": BURN_IN, "thinning": THINNING, "num_chains": num_chains} | settings
+    return Toy(given.pop("make", make), net, **given)
 
 
-def test_processes_with_chains_are_one_process_with_them_all(tmp_path: Path) -> None:
-    """Four chains: draws, ensemble and mean weights are those of one process.
+class StopAt(L.Callback):
+    """End a run after a step."""
 
-    As two processes of two, also after a resume, and as four processes of one.
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        trainer.should_stop = trainer.global_step == self.step
+
+
+def fit(
+    folder: Path,
+    split: tuple[int, int],
+    steps: int,
+    resume: bool = False,
+    name: str = "last.ckpt",
+    **settings: Any,
+) -> L.Trainer:
+    """Run chains to a step on some processes, which are forked, with some chains each."""
+    processes, num_chains = split
+    extra: dict[str, Any] = {}
+    if processes > 1:
+        extra = {"strategy": ChainsStrategy(start_method="fork"), "devices": processes}
+    run = trainer(folder, 40, [StopAt(steps), ChainCheckpoint(10)], **extra)
+    path = str(folder / "checkpoints" / name) if resume else None
+    run.fit(toy(num_chains, **settings), datamodule=ToyData(), ckpt_path=path, weights_only=True)
+    return run
+
+
+def draws(folder: Path, chain: int) -> dict[str, dict[str, Tensor]]:
+    files = sorted((folder / f"samples/chain{chain}").glob("step_*.safetensors"))
+    return {file.name: load_file(file) for file in files}
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    with (folder / "metrics.csv").open() as file:
+        return [{k: float(v or "nan") for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def mean_weights(folder: Path) -> list[Tensor]:
+    """Return the mean over all draws of the processes that wrote the last checkpoint."""
+    files = sorted((folder / "checkpoints").glob("last.ckpt*"))
+    kept = [read_checkpoint(file)["callbacks"]["KeepDraws"] for file in files]
+    total = sum(state["mean_weight"] for state in kept)
+    return [sum(parts) / total for parts in zip(*(s["mean"] for s in kept), strict=True)]
+
+
+def traces(folder: Path) -> Traces:
+    """Return the traces of four chains at the last checkpoint, which no process reads so."""
+    found = Traces([folder / f"samples/chain{c}/traces" for c in range(4)], writes=False)
+    states = []
+    for file in sorted((folder / "checkpoints").glob("last.ckpt*")):
+        states += read_checkpoint(file)["callbacks"]["KeepDraws"]["pieces"]
+    found.load(states)
+    return found
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: Any) -> Path:
+    """Four chains: without a break, and with breaks between other processes."""
+    folder: Path = tmp_path_factory.mktemp("processes")
+    fit(folder / "whole", (2, 2), 40)
+    fit(folder / "moved", (2, 2), 18)
+    shutil.copytree(folder / "moved", folder / "two")
+    fit(folder / "moved", (1, 4), 27, resume=True)
+    shutil.copytree(folder / "moved", folder / "four")
+    shutil.copytree(folder / "moved", folder / "one")
+    fit(folder / "moved", (2, 2), 40, resume=True)
+    fit(folder / "one", (4, 1), 40, resume=True)
+    return folder
+
+
+def test_chains_move_between_processes_to_the_bit(root: Path) -> None:
+    """Two processes of two, then one of four, then two again: all that chains leave is equal.
+
+    Sums over chains in float64 (ensembles, mean weights) are added in another order.
     """
-    one, two, four = tmp_path / "one", tmp_path / "two", tmp_path / "four"
-    launch(one, 1, 40)
-    launch(two, 2, 20)
-    launch(two, 2, 40, resume=True)
-    launch(four, 4, 40)
-    draws = []
+    whole, moved = root / "whole", root / "moved"
     for chain in range(4):
-        single, *others = (
-            load_file(folder / f"samples/chain{chain}/step_40.safetensors")
-            for folder in (one, two, four)
-        )
-        for joint in others:
-            for name, value in single.items():
-                torch.testing.assert_close(joint[name], value, rtol=1e-4, atol=1e-5)
-        draws.append(single["net.0.weight"])
-    for i in range(4):
-        for j in range(i):
-            assert (draws[i] - draws[j]).abs().max() > 1e-2
-    expected, *results = (load_file(f / "result.safetensors") for f in (one, two, four))
-    for found in results:
-        for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+        expected, found = draws(whole, chain), draws(moved, chain)
+        assert list(found) == list(expected) == [f"step_{s}.safetensors" for s in range(15, 41, 5)]
+        for name, tensors in expected.items():
+            assert all(torch.equal(found[name][k], t) for k, t in tensors.items()), (chain, name)
+    for file in ("last.ckpt", "last.ckpt.chains2-3"):
+        first, second = (read_checkpoint(f / "checkpoints" / file) for f in (whole, moved))
+        for part in ("state_dict", "optimizer_states", "lr_schedulers", "sgmcmc_gradients"):
+            assert_alike(second[part], first[part], exact=True)
+        assert second["global_step"] == first["global_step"] == 40
+    for kind in KINDS:
+        assert torch.equal(traces(moved).of(kind), traces(whole).of(kind)), kind
+    for a, b in zip(mean_weights(whole), mean_weights(moved), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-14)
+    for a, b in zip(rows(whole), rows(moved), strict=True):
+        a.pop("val/nll"), b.pop("val/nll")  # also measured where a run is stopped
+        assert a == pytest.approx(b, rel=1e-12, nan_ok=True)
+        assert a["train/nll"] == b["train/nll"]
+    assert damage(moved) == []
+    names = sorted(path.name for path in (moved / "checkpoints").iterdir())
+    assert names == sorted(f"{n}.ckpt{c}" for n in ("last", "previous") for c in ("", ".chains2-3"))
+
+
+def test_burn_in_is_measured_over_the_networks_of_all_chains(root: Path, tmp_path: Path) -> None:
+    """As one process of four measures it; not over an ensemble of one network a process."""
+    fit(tmp_path, (1, 4), 15)
+    expected = read_checkpoint(tmp_path / "checkpoints/last.ckpt")["callbacks"]["KeepDraws"]
+    for file in ("last.ckpt", "last.ckpt.chains2-3"):
+        found = read_checkpoint(root / "whole/checkpoints" / file)["callbacks"]["KeepDraws"]
+        for name in ("val", "test"):
+            assert found["reference"][name] == pytest.approx(expected["reference"][name], rel=1e-9)
+
+
+def test_chains_go_on_one_a_process_as_each_would_alone(root: Path) -> None:
+    """From the state in one process of four, each chain ends where it ends by itself, to the bit.
+
+    Single chains round otherwise than stacked ones, so that they leave those of the whole run.
+    """
+    folder = root / "one"
+    assert damage(folder) == []
+    assert read_checkpoint(folder / "checkpoints/last.ckpt")["sgmcmc_chains"] == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
+    state = read_checkpoint(root / "four/checkpoints/last.ckpt")
+    assert state["global_step"] == 27
+    names = [name for name, _ in toy(1).named_parameters()]
+    sampler = state["optimizer_states"][0]["chain"]
+    for number in range(4):
+        task = toy(1, make=partial(SGHMC, lr=1e-2, prior=PRIOR, chain=number))
+        alone = task.chain
+        alone.select()
+        alone.place()
+        alone.build()
+        alone.bind(BatchStream(toy_data(), 16))
+        with torch.no_grad():
+            for i, (_, weight) in enumerate(task.named_parameters()):
+                weight.copy_(state["state_dict"][f"chains.weights.{i}"][number])
+        own = alone.sampler.state_dict()
+        own["chain"]["velocity"] = [v[number] for v in sampler["velocity"]]
+        own["chain"]["noise"]["sfc64"] = sampler["noise"]["sfc64"][number : number + 1]
+        alone.sampler.load_state_dict(own)
+        alone.steps = 27
+        while alone.steps < 40:
+            alone.advance(alone.minibatch())
+        found, whole = draws(folder, number), draws(root / "whole", number)
+        assert list(found) == list(whole)
+        for i, name in enumerate(names):
+            last = found["step_40.safetensors"][name]
+            assert torch.equal(last, alone.state(0)[name]), (number, name, i)
+            assert torch.equal(
+                found["step_25.safetensors"][name], whole["step_25.safetensors"][name]
+            )
+            torch.testing.assert_close(
+                last, whole["step_40.safetensors"][name], rtol=1e-4, atol=1e-5
+            )
+
+
+KINDS_OF_CHAINS: dict[str, dict[str, Any]] = {
+    # An optimizer with a state of its own, a metric that adapts, and centres of their own.
+    "optimizer": {
+        "make": partial(PSGLD, lr=1e-3, prior=PRIOR),
+        "burn_in": 25,
+        "thinning": 3,
+        "gradients": ControlVariate(),
+        "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 14),
+    },
+    "in turn": {"make": partial(HASGLD, lr=1e-2, prior=PRIOR)},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_CHAINS)
+def test_other_chains_move_between_processes_too(tmp_path: Path, kind: str) -> None:
+    """From two processes of two to one of four, in burn-in and later: to the bit."""
+    settings = KINDS_OF_CHAINS[kind]
+    whole, moved = tmp_path / "whole", tmp_path / "moved"
+    fit(whole, (2, 2), 40, **settings)
+    fit(moved, (2, 2), 12, **settings)
+    fit(moved, (1, 4), 21, resume=True, **settings)
+    fit(moved, (2, 2), 31, resume=True, **settings)
+    fit(moved, (1, 4), 40, resume=True, **settings)
+    for chain in range(4):
+        expected, found = draws(whole, chain), draws(moved, chain)
+        assert list(found) == list(expected)
+        for name, tensors in expected.items():
+            assert all(torch.equal(found[name][k], t) for k, t in tensors.items()), (chain, name)
+
+
+def test_another_number_of_chains_is_refused(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "four", tmp_path / "run")
+    with pytest.raises(ValueError, match=r"^the run has 4 chains, not 1 x 3 \(processes x num_ch"):
+        fit(tmp_path / "run", (1, 3), 40, resume=True)
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged", "older"])
+def test_a_harmed_file_of_chains_is_named(
+    root: Path, tmp_path: Path, harm: str, capfd: Any
+) -> None:
+    """All chains go on from the checkpoint before it, and come out as they would have."""
+    run = tmp_path / "run"
+    shutil.copytree(root / "two", run)
+    folder = run / "checkpoints"
+    own = folder / "last.ckpt.chains2-3"
+    if harm == "missing":
+        own.unlink()
+    elif harm == "damaged":
+        own.write_bytes(own.read_bytes()[:-100])
+    else:
+        shutil.copy(folder / "previous.ckpt.chains2-3", own)
+    found = damage(run)
+    assert found
+    assert all("last.ckpt.chains2-3 is " in line for line in found)
+    assert found[0].endswith("no chain goes on from last.ckpt without the state of chains 2 and 3")
+    with pytest.raises((FileNotFoundError, DamagedFileError), match=r"of chains 2 and 3$"):
+        fit(run, (1, 4), 27, resume=True)
+    assert newest(folder) == folder / "previous.ckpt"
+    said = capfd.readouterr().err
+    assert said.strip().endswith(
+        "without the state of chains 2 and 3; taking previous.ckpt, the one before"
+    )
+    fit(run, (1, 4), 40, resume=True, name="previous.ckpt")
+    for chain in range(4):
+        expected, drawn = draws(root / "whole", chain), draws(run, chain)
+        assert list(drawn) == list(expected)
+        for name, tensors in expected.items():
+            assert all(torch.equal(drawn[name][k], t) for k, t in tensors.items()), (chain, name)
+    assert damage(run) == []
+    own = folder / "previous.ckpt"
+    own.unlink()
+    (folder / "last.ckpt").write_bytes(b"")
+    with pytest.raises(DamagedFileError, match=r"last\.ckpt is damaged"):
+        newest(folder)
+
+
+def test_checkpoints_of_an_earlier_version(root: Path, tmp_path: Path) -> None:
+    """One file with all chains goes on; files by process are refused in one sentence."""
+    four = read_checkpoint(root / "four/checkpoints/last.ckpt")
+    old = {k: v for k, v in four.items() if k != "sgmcmc_chains"} | {"sgmcmc_files": 1}
+    assert groups_of(tmp_path / "last.ckpt", old) == [[0, 1, 2, 3]]
+    with pytest.raises(DamagedFileError, match="of an earlier version, which kept chains by the"):
+        groups_of(tmp_path / "last.ckpt", old | {"sgmcmc_files": 2})
+
+
+def test_traces_of_an_earlier_version_stay_together(tmp_path: Path) -> None:
+    """Its pieces hold all chains; rows that come later go there as well."""
+    folders = [tmp_path / f"chain{c}" for c in range(3)]
+    before = Pieces(folders[0])
+    before.add({"a": torch.arange(6.0).view(3, 2), "b": torch.tensor(1.0)}, {"step": 1.0})
+    state = before.save()
+    found = Traces(folders)
+    found.load(state)
+    found.add({"a": torch.arange(6.0, 12.0).view(3, 2), "b": torch.tensor(2.0)}, {"step": 2.0})
+    again = Traces(folders)
+    again.load(found.save())
+    assert torch.equal(again.of("a"), torch.arange(12.0).view(2, 3, 2))
+    assert again.of("b").tolist() == [1.0, 2.0]
+    assert again.numbers() == [{"step": 1.0}, {"step": 2.0}]
+    with pytest.raises(ValueError, match="kept the traces of several chains together"):
+        KeptDraws.regrouped([{"pieces": found.save(), "chains": [0, 1, 2]}], [0])

@@ -154,7 +154,7 @@ def test_what_may_change_is_recorded_with_its_step(root: Path, run: Path) -> Non
          "far, 8 now"),
         (["--model.sampler=SGLD", "--model.sampler.lr=1e-3"], "model.sampler cannot change where "
          "a run is continued: lightning_sgmcmc.PSGLD so far, lightning_sgmcmc.SGLD now"),
-        (["--model.num_chains=3"], "model.num_chains cannot change"),
+        (["--model.num_chains=3"], "the run has 2 chains, not 1 x 3 (processes x num_chains)"),
     ],
 )  # fmt: skip
 def test_the_rest_is_refused_in_one_line(
