@@ -121,14 +121,18 @@ class Choices:
     def render(self, results: Results) -> str:
         """Return the table of all runs, those not finished as hyphens, and the best settings."""
         runs = {cell.name: results.get(cell.name) for cell in self.cells()}
+        best = self.best.lines(runs) if self.best else []
+        return "\n\n".join(part for part in (self.intro, self.table(results), *best) if part)
+
+    def table(self, results: Results) -> str:
+        """Return the table of all runs."""
         head = [*self.heading, *(column.title for column in self.columns)]
         rows = [
-            [*self.labels(name), *(column.text(run) for column in self.columns)]
-            for name, run in runs.items()
+            [*self.labels(cell.name), *(column.text(run) for column in self.columns)]
+            for cell in self.cells()
+            for run in [results.get(cell.name)]
         ]
-        best = self.best.lines(runs) if self.best else []
-        table = "\n".join(markdown(head, rows))
-        return "\n\n".join(part for part in (self.intro, table, *best) if part)
+        return "\n".join(markdown(head, rows))
 
 
 def _no_figures(results: Results, out: Path) -> Mapping[str, Figure | str]:

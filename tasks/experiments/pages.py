@@ -1,7 +1,8 @@
 """The tables of ``docs`` that are made from recorded results, between markers.
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
-``scripts/reproduce.py NAME --show --measured`` prints, or the only one of ``robustness``, which is
+``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
+where all its runs are kept, or the only one of ``robustness``, which is
 of ``docs/records/robustness.json``; ``<!-- end -->`` ends it.
 """
 
@@ -38,7 +39,11 @@ def recorded(root: Path, name: str) -> list[str]:
     experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
     results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
     parts = experiment.parts(results)
-    return [part.render(results) for part in parts if isinstance(part, Table)]
+    tables = [part.render(results) for part in parts if isinstance(part, Table)]
+    if experiment.choices is not None:
+        tried = {cell.name: reproduce.read(kept, cell) for cell in experiment.choices.cells()}
+        tables += [experiment.choices.table(tried)] if all(tried.values()) else []
+    return tables
 
 
 def filled(text: str, root: Path) -> str:

@@ -59,12 +59,16 @@ def test_markers_without_a_table_are_refused(marker: str, message: str) -> None:
 def test_every_experiment_is_shown_from_what_is_kept(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reproduce.main(ROOT, [name, "--show", "--measured", f"--out={tmp_path}"])
+    show = [name, "--show", "--measured", f"--out={tmp_path}"]
+    if reproduce.load(name).choices is not None:
+        reproduce.main(ROOT, [*show, "--choose"])
+    tried = capsys.readouterr().out
+    reproduce.main(ROOT, show)
     shown = capsys.readouterr()
     assert ("nothing is recorded" in shown.err) == (name not in KEPT)
     assert len(shown.err.splitlines()) <= 2
     for table in recorded(ROOT, name):
-        assert table in shown.out
+        assert table in shown.out + tried
     drawn = [Path(line) for line in shown.out.splitlines() if line.endswith(".png")]
     assert all(path.stat().st_size > 0 for path in drawn)
 
