@@ -27,8 +27,6 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -37,9 +35,10 @@ sys.path.insert(0, str(ROOT))
 
 from lightning_sgmcmc import BatchStream, Sampler, SGMCMCModule, load_posterior  # noqa: E402
 from lightning_sgmcmc.run.cli import main as command_line  # noqa: E402
+from tasks.experiments.calibration import uniformity  # noqa: E402
 
 N, D, SIGMA, BATCH = 200, 8, 1.0, 20
-CHAINS, DRAWS, BINS = 4, 100, 10
+CHAINS, DRAWS = 4, 100
 
 
 class LinearTask(SGMCMCModule):
@@ -128,13 +127,6 @@ def ranks(number: int, sampler: str, more: list[str], folder: Path) -> list[floa
     return below
 
 
-def verdict(fractions: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return each quantity's p-value and the corrected smallest one, of ranks [R, quantities]."""
-    bins = np.minimum((fractions * BINS).astype(int), BINS - 1)
-    p = np.array([chisquare(np.bincount(b, minlength=BINS)).pvalue for b in bins.T])
-    return p, min(1.0, float(p.min() * len(p)))
-
-
 def main() -> None:
     """Run the replicates and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -142,27 +134,26 @@ def main() -> None:
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="number of the first replicate")
     parser.add_argument("--out", type=Path, help="file that the ranks are written to")
-    own, more = parser.parse_known_args()
+    parser.add_argument("more", nargs="*", help="options of the command line, behind --")
+    own = parser.parse_args()
     warnings.filterwarnings("ignore")
     found = []
     for number in range(own.first, own.first + own.replicates):
         with tempfile.TemporaryDirectory() as folder:
-            rest = [m for m in more if m != "--"]
-            found.append(ranks(number, own.sampler, rest, Path(folder) / "run"))
+            found.append(ranks(number, own.sampler, own.more, Path(folder) / "run"))
         if own.out is not None:
             own.out.write_text(json.dumps({"sampler": own.sampler, "ranks": found}) + "\n")
         if (number + 1 - own.first) % 20 == 0:
             print(f"{number + 1 - own.first} replicates", flush=True)
-    fractions = np.array(found)
-    p, corrected = verdict(fractions)
+    uniform = uniformity(found, DRAWS)
     print(f"{own.sampler}: {len(found)} replicates, {CHAINS} chains of {DRAWS // CHAINS} draws")
-    print("p-values of", D, "weights and the prediction:", np.array2string(p, precision=3))
-    spread = np.sqrt(12 * ((fractions - 0.5) ** 2).mean(0))
+    print("p-values of", D, "weights and the prediction:", np.array2string(uniform.p, precision=3))
     print(
-        "spread of the ranks over uniform (1 is calibrated):", np.array2string(spread, precision=2)
+        "spread of the ranks over uniform (1 is calibrated):",
+        np.array2string(uniform.spread, precision=2),
     )
-    how = "uniform" if corrected > 0.01 else "NOT uniform"
-    print(f"smallest p-value, corrected: {corrected:.3f} ({how} at 1 %)")
+    how = "uniform" if uniform.corrected > 0.01 else "NOT uniform"
+    print(f"smallest p-value, corrected: {uniform.corrected:.3f} ({how} at 1 %)")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
-where all its runs are kept, or the only one of ``robustness``, which is
-of ``docs/records/robustness.json``; ``<!-- end -->`` ends it.
+where all its runs are kept, or the only one of ``robustness`` and of ``sbc``, which are of the
+records ``docs/records/NAME.json``; ``<!-- end -->`` ends it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tasks.experiments import reproduce
+from tasks.experiments import calibration, reproduce
 from tasks.experiments.tables import Table
 
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -36,6 +36,8 @@ def recorded(root: Path, name: str) -> list[str]:
         record = json.loads((root / "docs" / "records" / "robustness.json").read_text())
         rows = [f"| {_HARM[k]} | {e['trials']} | {len(e['wrong'])} |" for k, e in record.items()]
         return ["\n".join(["| harm | trials | wrong |", "|---|---|---|", *rows])]
+    if name == "sbc":
+        return [calibration.table(json.loads((root / "docs" / "records" / "sbc.json").read_text()))]
     experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
     results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
     parts = experiment.parts(results)
@@ -59,7 +61,7 @@ def filled(text: str, root: Path) -> str:
 
     def table(marker: re.Match[str]) -> str:
         name, number = marker[1], int(marker[2])
-        if name not in (*reproduce.TABLES, "robustness"):
+        if name not in (*reproduce.TABLES, "robustness", "sbc"):
             raise ValueError(f"no experiment {name!r}: {marker[0].splitlines()[0]}")
         tables = recorded(root, name)
         if not 1 <= number <= len(tables):
