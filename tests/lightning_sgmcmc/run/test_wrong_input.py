@@ -34,9 +34,9 @@ RIGHT = {
     "0": """
         data.mean data.measure_train data.num_test data.num_val model.burn_in model.draw_budget
         model.noise_floor model.sampler.alpha model.sampler.chain model.sampler.floor
-        model.sampler.gamma_probes model.sampler.prior.mean model.sampler.temperature trainer.fast_dev_run
-        trainer.gradient_clip_val trainer.limit_predict_batches trainer.limit_test_batches
-        trainer.limit_val_batches trainer.max_epochs trainer.min_epochs
+        model.sampler.gamma_probes model.sampler.prior.mean model.sampler.temperature
+        trainer.fast_dev_run trainer.gradient_clip_val trainer.limit_predict_batches
+        trainer.limit_test_batches trainer.limit_val_batches trainer.max_epochs trainer.min_epochs
         trainer.min_steps trainer.num_sanity_val_steps trainer.overfit_batches
         trainer.reload_dataloaders_every_n_epochs data.source
     """,
