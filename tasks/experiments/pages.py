@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tasks.experiments import calibration, reproduce
 from tasks.experiments.tables import Table
@@ -29,15 +31,24 @@ _HARM = {
 }
 
 
+def _robustness(record: dict[str, Any]) -> str:
+    rows = [f"| {_HARM[k]} | {e['trials']} | {len(e['wrong'])} |" for k, e in record.items()]
+    return "\n".join(["| harm | trials | wrong |", "|---|---|---|", *rows])
+
+
+#: What makes the table of a record that is no experiment's.
+_RECORDS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "robustness": _robustness,
+    "sbc": calibration.table,
+}
+
+
 @cache
 def recorded(root: Path, name: str) -> list[str]:
     """Return the tables of an experiment's report, filled from ``docs/measured/NAME``."""
-    if name == "robustness":
-        record = json.loads((root / "docs" / "records" / "robustness.json").read_text())
-        rows = [f"| {_HARM[k]} | {e['trials']} | {len(e['wrong'])} |" for k, e in record.items()]
-        return ["\n".join(["| harm | trials | wrong |", "|---|---|---|", *rows])]
-    if name == "sbc":
-        return [calibration.table(json.loads((root / "docs" / "records" / "sbc.json").read_text()))]
+    if name in _RECORDS:
+        record = json.loads((root / "docs" / "records" / f"{name}.json").read_text())
+        return [_RECORDS[name](record)]
     experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
     results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
     parts = experiment.parts(results)
@@ -61,7 +72,7 @@ def filled(text: str, root: Path) -> str:
 
     def table(marker: re.Match[str]) -> str:
         name, number = marker[1], int(marker[2])
-        if name not in (*reproduce.TABLES, "robustness", "sbc"):
+        if name not in (*reproduce.TABLES, *_RECORDS):
             raise ValueError(f"no experiment {name!r}: {marker[0].splitlines()[0]}")
         tables = recorded(root, name)
         if not 1 <= number <= len(tables):
