@@ -20,7 +20,7 @@ from tasks.data.pde_perm import PDEPermData
 from tasks.figures import SPEED
 from tasks.nets.flow import FlowNet
 from tasks.networks import fit_network, run_data
-from tasks.regression import Batch, coverage_row
+from tasks.regression import Batch, coverage_rows
 from tasks.surrogates import Regression, num_features, relative_errors
 
 if TYPE_CHECKING:
@@ -175,7 +175,11 @@ class PDEPerm(DarcySurrogate):
             rows.append((label, f"{error:.2f} %"))
         ensemble = metrics["ensemble"]
         balance = f"{ensemble['imbalance']:.1e} ({ensemble['imbalance_of_truth']:.1e})"
-        return [*rows, ("cells' imbalance (truth's)", balance), coverage_row(ensemble)]
+        return [
+            *rows,
+            ("cells' imbalance (truth's)", balance),
+            *coverage_rows(ensemble, results["task_details"]),
+        ]
 
     def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
         """Draw one flow."""

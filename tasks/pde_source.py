@@ -15,7 +15,7 @@ from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_source import PDESourceData
 from tasks.figures import flow_figure
 from tasks.networks import run_data
-from tasks.regression import coverage_row
+from tasks.regression import coverage_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,7 +126,7 @@ class PDESource(DarcySurrogate):
             *self.error_rows(metrics, ("ensemble", "posterior_mean", "last", "burn_in")),
             self.paper_row(),
             ("exact linear least squares", f"{linear:.1e} %"),
-            coverage_row(metrics["ensemble"]),
+            *coverage_rows(metrics["ensemble"], details),
             ("noise scale", f"{noise}, from {details['noise_scale_from']}"),
         ]
 

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from lightning_sgmcmc import Sampler
-from lightning_sgmcmc.metrics import Normal, Prediction, band_metrics, relative_l2_error
+from lightning_sgmcmc.metrics import (
+    Conformal,
+    Moments,
+    Normal,
+    Prediction,
+    band_metrics,
+    relative_l2_error,
+)
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.target.linear_head import features_of, output_layer
@@ -430,13 +437,38 @@ class RegressionTask(SGMCMCModule):
             found["noise_profile_quantiles"] = {
                 f"{q:g}": float(profile.quantile(q)) for q in (0.0, 0.05, 0.5, 0.95, 1.0)
             }
+        if "calibration" in kept.held_out and "test" in kept.held_out and kept.num_draws:
+            found["conformal"] = self._conformal(kept)
         return found
 
+    def _conformal(self, kept: KeptDraws) -> dict[str, float]:
+        """Return how often conformal bands hold the test examples, zero outputs left out."""
+        columns = self._columns()
 
-def coverage_row(ensemble: dict[str, float]) -> tuple[str, str]:
-    """Return the row, name and value, of a run's table that says how often bands hold the truth."""
-    shares = ", ".join(f"{100 * ensemble[f'coverage_{p}']:.1f} %" for p in (50, 90, 95))
-    return "coverage of 50, 90, 95 % bands", shares
+        def of(name: str) -> tuple[Moments, Tensor]:
+            targets = kept.held_out[name].examples[1]
+            return kept.ensemble(name).outputs(columns), targets[:, columns]
+
+        return Conformal(*of("calibration")).metrics(*of("test"))
+
+
+def coverage_rows(
+    ensemble: dict[str, float], details: dict[str, Any] | None = None
+) -> list[tuple[str, str]]:
+    """Return rows, name and value, of a run's table that say how often bands hold the truth.
+
+    Args:
+        ensemble: Metrics of the ensemble.
+        details: What the task describes of a run, for conformal bands where it has any.
+    """
+    found = {"bands": ensemble, "conformal bands": (details or {}).get("conformal", {})}
+    rows = []
+    for name, shares in found.items():
+        levels = [p for p in (50, 90, 95) if f"coverage_{p}" in shares]
+        if levels:
+            held = ", ".join(f"{100 * shares[f'coverage_{p}']:.1f} %" for p in levels)
+            rows.append((f"coverage of {', '.join(map(str, levels))} % {name}", held))
+    return rows
 
 
 def output_profile(residual: Tensor) -> Tensor:

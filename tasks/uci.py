@@ -13,7 +13,7 @@ from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.priors.base import positive
 from tasks.data.uci import UCIData
 from tasks.networks import run_data
-from tasks.regression import Batch, RegressionTask, coverage_row
+from tasks.regression import Batch, RegressionTask, coverage_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -163,7 +163,7 @@ class UCIRegression(RegressionTask):
             ("data", f"{details['data']}, split {details['split']}, target {details['target']}"),
             ("test RMSE", f"{rmse}, the mean alone {details['target_sd']:.4g})"),
             ("test log-likelihood", f"{density})"),
-            coverage_row(ensemble),
+            *coverage_rows(ensemble),
             ("noise", f"{details['noise_scale']:.4g}, {details['noise_scale_from']}"),
         ]
         if results["paper"]:

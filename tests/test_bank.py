@@ -27,7 +27,8 @@ def test_right_chains_pass(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("linear, SGHMC, noise", "kinetic temperature is"),
+        ("logistic, SGHMC, noise", "kinetic temperature is"),
+        ("linear, SGHMC, noise", "times too wide"),
         ("linear, SGHMC, some noise", "times too wide"),
         ("linear, SGLD, stuck", "the chain still moves"),
         ("linear, SGLD, not mixed", "not mixed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,6 +11,9 @@ from lightning_sgmcmc.adaptation.heating import EXAMPLES
 from lightning_sgmcmc.adaptation.step_size import StepSize
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.target import Batch
+
+#: Largest factor by which lr is raised from one measurement of the burn-in to the next.
+_GROWTH = 2.0
 
 
 class Adaptation:
@@ -42,10 +46,12 @@ class Adaptation:
             self._show_gradients()
         if chain.steps == burn_in:
             self._end()
-        elif auto and chain.steps < burn_in and (taken == 0 or _power_of_four(taken)):
+        elif auto and chain.steps < burn_in and taken & (taken - 1) == 0 and taken >= 0:
             # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
-            # chain's first steps.
-            self._settle()
+            # chain's first steps, the curvature both ways: a low one may not last.
+            self._settle(largest=_GROWTH * chain.sampler.lr if taken else math.inf)
+            # A start far above the typical potential turns it into velocity.
+            chain.sampler.refresh()
 
     def _end(self) -> None:
         chain, sampler = self.chain, self.chain.sampler
@@ -76,8 +82,8 @@ class Adaptation:
             with torch.no_grad():
                 sampler.show(grads)
 
-    def _settle(self) -> None:
-        self.stability = self._step_size.settle(self.chain, self._batches(self._count()))
+    def _settle(self, largest: float = math.inf) -> None:
+        self.stability = self._step_size.settle(self.chain, self._batches(self._count()), largest)
 
     def _batches(self, count: int) -> Sequence[Batch]:
         """Return the first minibatches of the data, once where each is all of them."""
@@ -90,7 +96,3 @@ class Adaptation:
         """Return how many minibatches show curvature and noise."""
         count, size = self._step_size.curvature_batches, self.chain.sampler.batch_size
         return max(count, -(-EXAMPLES // size)) if size else count
-
-
-def _power_of_four(step: int) -> bool:
-    return step > 0 and step & (step - 1) == 0 and step.bit_length() % 2 == 1

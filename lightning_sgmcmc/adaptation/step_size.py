@@ -57,7 +57,9 @@ class StepSize:
         if bound is not None and not bound > 0:
             raise ValueError(f"max_gradient_noise must be positive, got {bound}")
 
-    def settle(self, chain: Chain, batches: Sequence[Batch]) -> dict[str, float]:
+    def settle(
+        self, chain: Chain, batches: Sequence[Batch], largest: float = math.inf
+    ) -> dict[str, float]:
         """Measure the stability limit at a chain's weights; if lr is "auto", take a part of it.
 
         The limit is where lr lambda_max(C^(1/2) H C^(1/2)) reaches what the sampler's integrator
@@ -68,6 +70,7 @@ class StepSize:
             chain: The chain, bound to its data.
             batches: Equally large minibatches that stand for the data; the first
                 ``curvature_batches`` for its curvature, all for its noise.
+            largest: The largest lr to be chosen.
 
         Returns:
             ``lr``, ``largest_stable_lr``, ``fraction``, ``variance_bias`` and, where it bounds lr,
@@ -91,7 +94,8 @@ class StepSize:
             return {}
         eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue)
         limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
-        chosen = self._choose(chain, limit, options) if sampler.auto_lr else None
+        largest = min(self.fraction * limit, largest)
+        chosen = self._choose(chain, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
         result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
         if fraction < 1:
@@ -151,9 +155,9 @@ class StepSize:
             ]
         return eigenvalue, options
 
-    def _choose(self, chain: Chain, limit: float, options: list[Plan]) -> Plan | None:
+    def _choose(self, chain: Chain, largest: float, options: list[Plan]) -> Plan | None:
         """Set lr, and the kind of gradients where it is open; return what was chosen."""
-        largest, bound = self.fraction * limit, self.max_gradient_noise
+        bound = self.max_gradient_noise
         if not options or bound is None:
             chain.set_lr(largest)
             return None

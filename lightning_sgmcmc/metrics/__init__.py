@@ -9,6 +9,7 @@ from lightning_sgmcmc.metrics.classification import (
     out_of_distribution_auroc,
     reliability,
 )
+from lightning_sgmcmc.metrics.conformal import Conformal
 from lightning_sgmcmc.metrics.ensemble import PosteriorEnsemble
 from lightning_sgmcmc.metrics.laws import Bernoulli, Categorical, Law, Normal, Unstated
 from lightning_sgmcmc.metrics.prediction import Moments, Prediction
@@ -21,6 +22,7 @@ from lightning_sgmcmc.metrics.regression import (
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "Conformal",
     "Law",
     "Moments",
     "Normal",

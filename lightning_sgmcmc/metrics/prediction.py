@@ -32,6 +32,11 @@ class Moments:
         """
         return self.law.variance(self.mean, self.epistemic_std.square(), self.noise).sqrt()
 
+    def outputs(self, columns: Tensor | slice) -> Moments:
+        """Return the moments of some of the D outputs of predictions [N, D]."""
+        noise = None if self.noise is None else self.noise.expand_as(self.mean)[:, columns]
+        return Moments(self.law, self.mean[:, columns], self.epistemic_std[:, columns], noise)
+
     def interval(self, probability: float) -> tuple[Tensor, Tensor]:
         """Return the ends of the central interval that holds y with this probability, [N, ...].
 

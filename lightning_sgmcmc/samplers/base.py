@@ -240,6 +240,9 @@ class Sampler(torch.optim.Optimizer):
         self.preconditioner.freeze()
         self.prior.freeze()
 
+    def refresh(self) -> None:
+        """Draw anew what the chain carries beside its weights, such as a velocity."""
+
     def max_stable_lr(self, eigenvalue: float) -> float:
         """Return the step size at which the chain becomes unstable on a quadratic.
 

@@ -127,6 +127,11 @@ class ChainsInTurn(Sampler):
         for sampler in self.samplers:
             sampler.freeze()
 
+    def refresh(self) -> None:
+        """Draw anew what every chain carries beside its weights."""
+        for sampler in self.samplers:
+            sampler.refresh()
+
     def _follow_lr(self) -> None:
         for sampler in self.samplers:
             sampler.param_groups[0]["lr"] = self.lr

@@ -89,6 +89,10 @@ class SGHMC(Sampler):
     def freeze(self) -> None:
         """Make C a constant, and draw the velocity anew from N(0, T C) at the next step."""
         super().freeze()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Draw the velocity anew from N(0, T C) at the next step."""
         self._velocity = []
 
     @property

@@ -200,7 +200,8 @@ class ClassData(SplitData):
         Raises:
             ValueError: If more training examples are to be measured than there are.
         """
-        found = {name: self._loader(pair) for name, pair in self._extras.items()}
+        found = super().extra_dataloaders()
+        found |= {name: self._loader(pair) for name, pair in self._extras.items()}
         if self.measure_train:
             x, y = self.tensors("train")
             if self.measure_train > len(y):

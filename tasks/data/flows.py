@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -21,21 +21,29 @@ class FlowData(SplitData, Generic[Set]):
     """Pairs of a field on the cells and the velocities on the edges.
 
     The last ``num_test`` samples are for testing, and the last ``num_val`` of the others are held
-    out for validation where a protocol chooses anything.
+    out for validation where a protocol chooses anything. ``num_calibration`` further samples set
+    the width of conformal bands.
 
     Args:
-        num_samples: Pairs in all.
+        num_samples: Pairs for training, validation and testing.
         num_test: Pairs for testing.
         num_val: Training pairs that are held out.
+        num_calibration: Further pairs.
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
 
     Raises:
-        ValueError: If a split leaves nothing to train on.
+        ValueError: If a split leaves nothing to train on, or a number is negative.
     """
 
     def __init__(
-        self, num_samples: int, num_test: int, num_val: int, batch_size: int, sampling: Sampling
+        self,
+        num_samples: int,
+        num_test: int,
+        num_val: int,
+        num_calibration: int,
+        batch_size: int,
+        sampling: Sampling,
     ) -> None:
         super().__init__(batch_size, sampling, eval_batch_size=100)
         if not 0 < num_test < num_samples:
@@ -43,7 +51,10 @@ class FlowData(SplitData, Generic[Set]):
         if not 0 <= num_val < num_samples - num_test:
             left = num_samples - num_test
             raise ValueError(f"num_val = {num_val} leaves no training sample of the {left} others")
+        if num_calibration < 0:
+            raise ValueError(f"num_calibration must not be negative, got {num_calibration}")
         self.num_samples, self.num_test, self.num_val = num_samples, num_test, num_val
+        self.num_calibration = num_calibration
         self._data: Set | None = None
 
     @abstractmethod
@@ -54,7 +65,7 @@ class FlowData(SplitData, Generic[Set]):
         """Open the set and take its splits into memory."""
         if self._data is None:
             self._data = self.load()
-            self._splits = {name: self._pair(name) for name in ("train", "val", "test")}
+            self._splits = {name: self._pair(name) for name in get_args(Split)}
 
     @property
     def data(self) -> Set:
@@ -75,6 +86,7 @@ class FlowData(SplitData, Generic[Set]):
             "train": slice(0, first_val),
             "val": slice(first_val, first_test),
             "test": slice(first_test, self.num_samples),
+            "calibration": slice(self.num_samples, self.num_samples + self.num_calibration),
         }[name]
 
     @abstractmethod

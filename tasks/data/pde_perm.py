@@ -23,8 +23,8 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The last
     ``num_test`` samples are for testing, and the last ``num_val`` of the others are held out for
-    validation where a protocol chooses anything. The paper's kappa_0 is not given; 6 is what its
-    errors imply for ``additive`` fields.
+    validation where a protocol chooses anything. Further pairs set the width of conformal bands.
+    The paper's kappa_0 is not given; 6 is what its errors imply for ``additive`` fields.
 
     Args:
         root: Folder of the generated sets.
@@ -34,14 +34,15 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         lengths: Correlation lengths in x and y.
         variance: Variance of the Gaussian field.
         grid: Cells in each direction.
-        num_samples: Pairs in all.
+        num_samples: Pairs for training, validation and testing.
         num_test: Pairs for testing.
         num_val: Training pairs that are held out.
+        num_calibration: Further pairs, for conformal bands.
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         seed: Seed of the fields.
         permeability: File of own permeabilities [n, ny, nx], as for :func:`pde.read_field`, in
-            place of random ones; the first ``num_samples`` of them count.
+            place of random ones; the first ``num_samples + num_calibration`` of them count.
         permeability_name: The array in that file, where it holds several.
         axes: ``yx`` where the file's last axis is x, else ``xy``.
         wells: Table of wells, as for :func:`pde.read_wells`; with own permeabilities.
@@ -68,6 +69,7 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         num_samples: int = 1500,
         num_test: int = 200,
         num_val: int = 0,
+        num_calibration: int = 0,
         batch_size: int = 64,
         sampling: Sampling = "auto",
         seed: int = 0,
@@ -81,7 +83,8 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         side_pressure: dict[str, float] | None = None,
         side_flux: dict[str, float] | None = None,
     ) -> None:
-        super().__init__(num_samples, num_test, num_val, batch_size, sampling)
+        solved = num_samples + num_calibration
+        super().__init__(num_samples, num_test, num_val, num_calibration, batch_size, sampling)
         self.spec: Spec
         if permeability is not None:
             self.spec = pde.OwnFieldsSpec.of_file(
@@ -90,7 +93,7 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
                 axes,
                 side_pressure=PRESSURE if side_pressure is None else side_pressure,
                 source=source,
-                num_samples=num_samples,
+                num_samples=solved,
                 wells=wells,
                 lx=lx,
                 ly=ly,
@@ -123,11 +126,11 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
             variance=variance,
             lengths=lengths,
             terms=terms,
-            num_samples=num_samples,
+            num_samples=solved,
             seed=seed,
         )
         x, y = self.spec.lengths
-        name = f"{kind}-{mean:g}-{variance:g}-{x:g}-{y:g}-{terms}-{grid}-{num_samples}-{seed}"
+        name = f"{kind}-{mean:g}-{variance:g}-{x:g}-{y:g}-{terms}-{grid}-{solved}-{seed}"
         self.path = Path(root) / f"{name}.safetensors"
 
     def prepare_data(self) -> None:

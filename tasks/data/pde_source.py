@@ -32,7 +32,8 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
     the samples are for training, the last 20 % for testing, and the last ``num_val`` of the
-    training samples are held out for validation where a protocol chooses anything.
+    training samples are held out for validation where a protocol chooses anything. Further pairs
+    set the width of conformal bands.
 
     Args:
         root: Folder of the generated set.
@@ -43,8 +44,9 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         layer: SPE10 layer, 1 (top) to 85.
         origin: First SPE10 cell (x, y) of the crop.
         spread: What the 5 of the paper's N(10, 5) is: ``variance`` or ``sd``.
-        num_samples: Pairs in all.
+        num_samples: Pairs for training, validation and testing.
         num_val: Training pairs that are held out.
+        num_calibration: Further pairs, for conformal bands.
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         seed: Seed of the sources.
@@ -66,6 +68,7 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         spread: Literal["variance", "sd"] = "variance",
         num_samples: int = 1500,
         num_val: int = 0,
+        num_calibration: int = 0,
         batch_size: int = 64,
         sampling: Sampling = "auto",
         seed: int = 0,
@@ -73,7 +76,8 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
     ) -> None:
         if num_samples < 10:
             raise ValueError(f"num_samples must be at least 10, got {num_samples}")
-        super().__init__(num_samples, num_samples // 5, num_val, batch_size, sampling)
+        num_test, solved = num_samples // 5, num_samples + num_calibration
+        super().__init__(num_samples, num_test, num_val, num_calibration, batch_size, sampling)
         if field == "spe10" and spe10_file is None:
             spe10_file = str(find_spe10())
         problem = own_problem(**own)
@@ -85,13 +89,13 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
             "origin": origin,
             "spread": spread,
         }
-        self.spec = pde.SourceDataSpec(**(given | problem), num_samples=num_samples, seed=seed)
+        self.spec = pde.SourceDataSpec(**(given | problem), num_samples=solved, seed=seed)
         place = (
             f"{field}-{field_seed}"
             if field == "channelised"
             else (f"spe10-{layer}-{origin[0]}-{origin[1]}")
         )
-        name = f"{place}-{spread}-{num_samples}-{seed}"
+        name = f"{place}-{spread}-{solved}-{seed}"
         if problem:
             named = [problem.get(name) for name in ("permeability_file", "active_file")]
             files = [Path(file).read_bytes() for file in named if file is not None]

@@ -1,4 +1,4 @@
-"""Examples in memory in up to three splits: the base of all data of the tasks."""
+"""Examples in memory in up to four splits: the base of all data of the tasks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_sgmcmc import BatchStream
 from lightning_sgmcmc.chain import Sampling
 
-Split = Literal["train", "val", "test"]
+Split = Literal["train", "val", "test", "calibration"]
 Pair = tuple[Tensor, Tensor]
 NOT_READY = "call prepare_data() and setup() first"
 
 
 class SplitData(L.LightningDataModule):
-    """Inputs x [N, ...] and targets y [N, ...] for training, validation and testing.
+    """Inputs x [N, ...] and targets y [N, ...] for training, validation, testing and calibration.
 
-    A subclass fills ``_splits`` in ``setup``.
+    Examples for calibration set the width of conformal bands, and nothing else. A subclass fills
+    ``_splits`` in ``setup``.
 
     Args:
         batch_size: Examples in a minibatch.
@@ -76,6 +77,11 @@ class SplitData(L.LightningDataModule):
     def test_dataloader(self) -> Any:
         """Return the test examples in order, an empty list if there are none."""
         return self._loader(self._splits.get("test"))
+
+    def extra_dataloaders(self) -> dict[str, Any]:
+        """Return the examples for calibration, if there are any, as ``calibration``."""
+        loader = self._loader(self._splits.get("calibration"))
+        return {"calibration": loader} if loader else {}
 
     def _loader(self, pair: Pair | None) -> Any:
         if pair is None or not len(pair[0]):

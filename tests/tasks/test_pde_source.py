@@ -16,7 +16,7 @@ from torch import nn
 
 import pde
 from lightning_sgmcmc import SGLD, load_posterior
-from lightning_sgmcmc.metrics import relative_l2_error
+from lightning_sgmcmc.metrics import Conformal, relative_l2_error
 from lightning_sgmcmc.run import cli
 from tasks.data.pde_source import PDESourceData
 from tasks.nets.encoder_decoder import EncoderDecoder
@@ -158,6 +158,21 @@ def test_least_squares_is_exact(root: Path) -> None:
     assert error.max() < 1e-10
 
 
+def test_calibration_pairs_are_further_ones(root: Path) -> None:
+    """All other splits are what they are without them."""
+    data, plain = opened(root, num_calibration=6), opened(root)
+    names: list[Split] = ["train", "val", "test"]
+    for name in names:
+        for x, y in zip(data.arrays(name), plain.arrays(name), strict=True):
+            assert np.array_equal(x, y)
+    extra = data.extra_dataloaders()["calibration"].dataset.tensors
+    assert np.array_equal(extra[1].numpy(), data.data.velocity[20:].astype(np.float32))
+    assert len(extra[0]) == 6
+    assert plain.extra_dataloaders() == {}
+    with pytest.raises(ValueError, match="num_calibration must not be negative, got -1"):
+        opened(root, num_calibration=-1)
+
+
 @pytest.mark.parametrize(("num_samples", "num_val"), [(20, 0), (20, 5), (33, 7)])
 def test_splits_are_80_to_20_and_disjoint(root: Path, num_samples: int, num_val: int) -> None:
     data = opened(root, num_samples=num_samples, num_val=num_val)
@@ -194,7 +209,7 @@ def short_run(root: Path, out: Path, *arguments: str) -> Path:
         [
             "--task=pde_source", "--model.burn_in_optimizer.steps=10", "--model.burn_in=12",
             "--model.thinning=2", "--trainer.max_steps=20", "--data.num_samples=60",
-            "--data.batch_size=16",
+            "--data.num_calibration=30", "--data.batch_size=16",
             f"--data.root={root}", f"--out={out}", "--wandb_project=null",
             "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", *arguments,
         ],
@@ -205,7 +220,7 @@ def test_cut_file_ends_the_command_with_status_2(
     root: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.delenv("SGMCMC_RUN_FOLDER", raising=False)
-    path = opened(tmp_path, num_samples=60).path
+    path = opened(tmp_path, num_samples=60, num_calibration=30).path
     path.write_bytes(path.read_bytes()[:100_000])
     with pytest.raises(SystemExit) as stop:
         short_run(tmp_path, tmp_path / "run")
@@ -226,7 +241,7 @@ def test_a_short_run_from_command_to_posterior(
     assert results["num_draws"] == 4
     assert results["num_parameters"] == 1_796_820
 
-    data = opened(root, num_samples=60)
+    data = opened(root, num_samples=60, num_calibration=30)
     x, y = (torch.from_numpy(a).float() for a in data.arrays("test"))
     posterior = load_posterior(folder)
     assert len(posterior) == 4
@@ -256,6 +271,13 @@ def test_a_short_run_from_command_to_posterior(
     of_weights = prediction.epistemic_std.numpy()
     width = 2 * 1.6448536 * np.sqrt(of_weights[:, active] ** 2 + (sigma * n) ** 2).mean()
     assert ensemble["width_90"] == pytest.approx(width, rel=1e-4)
+    cx, cy = (torch.from_numpy(a).float() for a in data.arrays("calibration"))
+    bands = Conformal(posterior.predict(cx), cy)
+    lower, upper = bands.interval(prediction, 0.9)
+    held = ((y >= lower) & (y <= upper))[:, active].double().mean()
+    conformal = results["task_details"]["conformal"]
+    assert conformal["coverage_90"] == pytest.approx(float(held), abs=1e-3)
+    assert conformal["width_90"] == pytest.approx(float((upper - lower)[:, active].mean()), rel=1e-4)
     for percent in (50, 90, 95):
         lower, upper = prediction.interval(percent / 100)
         held = ((lower <= y) & (y <= upper))[:, active].double().mean()

@@ -24,7 +24,7 @@ from lightning_sgmcmc import (
     NaturalLangevin,
     RMSProp,
 )
-from lightning_sgmcmc.adaptation import Adaptation, StepSize
+from lightning_sgmcmc.adaptation import Adaptation, StepSize, step_size
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.preconditioners import BlockFisher, DiagonalFisher, QuasiDiagonalFisher
@@ -123,6 +123,27 @@ def test_the_first_largest_stable_step_still_holds_at_the_next(kind: str, name: 
     chain.advance(chain.minibatch())
     adaptation.after_step()
     assert 0.2 < adaptation.stability["largest_stable_lr"] / first < 5
+
+
+@pytest.mark.parametrize("name", ["sgld", "sghmc", "sgnht"])
+def test_burn_in_raises_lr_at_most_twofold_and_draws_the_velocity_anew(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A low curvature on the way down may rise again; where burn-in ends there is no bound."""
+    curvatures = iter([100.0, 100.0, 1.0, 1.0, 400.0, 1.0, 1.0])
+    monkeypatch.setattr(step_size, "largest_eigenvalue", lambda *_, **__: next(curvatures))
+    chain, adaptation = chain_of("mlp", SAMPLERS[name], optimizer=5)
+    relative = []
+    for _ in range(6 + BURN_IN):
+        adaptation.after_step()
+        taken = chain.steps - 5
+        if taken in (0, 1, 2, 4, 8, 16, BURN_IN):
+            relative.append(chain.sampler.lr / (0.1 * chain.sampler.max_stable_lr(100.0)))
+            assert not getattr(chain.sampler, "velocity", [])
+        elif taken > 0:
+            assert getattr(chain.sampler, "velocity", [1])
+        chain.advance(chain.minibatch())
+    assert relative == pytest.approx([1, 1, 2, 4, 0.25, 0.5, 100])
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

@@ -32,7 +32,8 @@ TASKS = ("toy", "a9a", "class_table", "mnist", "pde_source", "pde_perm")
 #: nothing.
 RIGHT = {
     "0": """
-        data.mean data.measure_train data.num_test data.num_val model.burn_in model.draw_budget
+        data.mean data.measure_train data.num_calibration data.num_test data.num_val model.burn_in
+        model.draw_budget
         model.noise_floor model.sampler.alpha model.sampler.chain model.sampler.floor
         model.sampler.gamma_probes model.sampler.prior.mean model.sampler.temperature
         trainer.fast_dev_run trainer.gradient_clip_val trainer.limit_predict_batches

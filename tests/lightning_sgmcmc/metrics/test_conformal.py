@@ -1,0 +1,79 @@
+"""Split conformal bands: their guarantee, exactly, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lightning_sgmcmc.metrics import Conformal, Moments, Normal
+
+COUNT, RUNS = 19, 40_000
+
+
+def moments(mean: torch.Tensor, std: torch.Tensor) -> Moments:
+    """Return a prediction whose total deviation is ``std``."""
+    return Moments(Normal, mean, torch.zeros_like(mean), std.square())
+
+
+@pytest.mark.parametrize(("probability", "rank"), [(0.5, 10), (0.9, 18), (0.92, 19), (0.95, 19)])
+def test_coverage_is_exactly_that_of_the_theorem(probability: float, rank: int) -> None:
+    """P(cover) = rank / (n + 1) over calibration sets and examples, however wrong the model is.
+
+    Every output is a run of its own: errors are Cauchy, the predicted deviation is unrelated noise.
+    Five standard errors: a false alarm in 1.7 million tests.
+    """
+    generator = torch.Generator().manual_seed(int(1000 * probability))
+    shape = (COUNT + 1, RUNS)
+    y = torch.empty(shape, dtype=torch.float64).cauchy_(generator=generator)
+    std = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1
+    mean = torch.full_like(y, 0.3)
+    bands = Conformal(moments(mean[1:], std[1:]), y[1:])
+    lower, upper = bands.interval(moments(mean[:1], std[:1]), probability)
+    held = ((lower <= y[:1]) & (y[:1] <= upper)).double().mean()
+    expected = rank / (COUNT + 1)
+    assert abs(float(held) - expected) < 5 * (expected * (1 - expected) / RUNS) ** 0.5
+
+
+def test_factor_is_the_order_statistic_of_each_output() -> None:
+    y = torch.tensor([[3.0, 0.0], [1.0, 0.0], [-2.0, 0.0], [0.5, -1.0]])
+    prediction = moments(
+        torch.zeros(4, 2).double(), torch.tensor([[1.0, 2.0]]).expand(4, 2).double()
+    )
+    bands = Conformal(prediction, y)
+    assert bands.factor(0.2).tolist() == [0.5, 0.0]
+    assert bands.factor(0.6).tolist() == [2.0, 0.0]
+    assert bands.factor(0.8).tolist() == [3.0, 0.5]
+
+
+def test_metrics_count_each_output() -> None:
+    generator = torch.Generator().manual_seed(3)
+    y = torch.randn(400, 50, generator=generator, dtype=torch.float64)
+    zero, one = torch.zeros_like(y[:200]), torch.ones_like(y[:200])
+    bands = Conformal(moments(zero, one), y[:200])
+    found = bands.metrics(moments(zero, one), y[200:])
+    half = y[:200].abs().sort(0).values[180]  # ceil(201 * .9) = 181
+    shares = (y[200:].abs() <= half).double().mean(0)
+    assert found["coverage_90"] == pytest.approx(float(shares.mean()))
+    assert found["coverage_90_output_p05"] == pytest.approx(float(shares.quantile(0.05)))
+    inside = (shares >= 0.85) & (shares <= 0.95)
+    assert found["outputs_90_held_85_to_95"] == pytest.approx(float(inside.double().mean()))
+    assert found["width_90"] == pytest.approx(float(2 * half.mean()))
+
+
+def test_an_output_that_is_never_wrong_has_a_band_of_no_width() -> None:
+    zero = torch.zeros(30, 1, dtype=torch.float64)
+    bands = Conformal(moments(zero, zero), zero)
+    lower, upper = bands.interval(moments(zero, zero), 0.9)
+    assert torch.equal(lower, upper)
+
+
+def test_refuses_what_is_too_few_or_does_not_fit() -> None:
+    zero, one = torch.zeros(8, 1).double(), torch.ones(8, 1).double()
+    bands = Conformal(moments(zero, one), zero)
+    with pytest.raises(ValueError, match=r"8 calibration examples .* at least 9 are needed"):
+        bands.factor(0.9)
+    assert "coverage_90" not in bands.metrics(moments(zero, one), zero)
+    with pytest.raises(ValueError, match=r"\(0, 1\)"):
+        bands.factor(1.0)
+    with pytest.raises(ValueError, match=r"shape \[8\], their prediction \[8, 1\]"):
+        Conformal(moments(zero, one), zero[:, 0])
