@@ -110,18 +110,23 @@ class CollapsedHead:
         value = collapsed_nll(features, log_sigma, self._reduced, self._precision)
         return ((value + self._log_units) / len(self._targets))[..., None]
 
-    def expected(self, whole: Batch, batch: Batch, outputs: int) -> Tensor:
-        """Return E[W | Y, w] phi(x) of the first outputs, [B, outputs] or [K, B, outputs].
+    @property
+    def outputs(self) -> int:
+        """D, the number of outputs of an example."""
+        return self._targets.shape[1]
+
+    def expected(self, whole: Batch, batch: Batch, columns: slice) -> Tensor:
+        """Return E[W | Y, w] phi(x) of some of the D outputs, [B, c] or [K, B, c].
 
         It is differentiable in the other weights, and in the units of ``task.head_targets``.
 
         Args:
             whole: The whole training set.
             batch: B examples.
-            outputs: How many outputs.
+            columns: Which outputs.
         """
         features, log_sigma = self._evaluate("head_features", whole)
-        targets = self._targets[:, :outputs]
+        targets = self._targets[:, columns]
         mean = conditional_mean(features, log_sigma, targets, self._precision)
         result: Tensor = self._evaluate("head_features", batch)[0].double() @ mean
         return result

@@ -12,15 +12,13 @@ from lightning_sgmcmc.adaptation import Directions, leading_directions
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.vectors import dot, flatten, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.posterior.held_out import evaluating
+from lightning_sgmcmc.posterior.held_out import PROBES, evaluating, probed, probed_outputs
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch
 from lightning_sgmcmc.target.hessian import math_attention
 
 #: Directions that are followed: the stiffest ones, random ones, and combinations of predictions.
 LEADING, RANDOM, COMBINATIONS = 6, 4, 6
-#: Predictions that a combination counts.
-PROBES = 128
 # Numbers that all vectors may take together.
 _MEMORY = 2**26
 _SOLVER_STEPS = 8
@@ -168,12 +166,11 @@ class _Predicting:
         batch = chain.minibatch(0) if probes is None else probes
         with torch.enable_grad():
             if chain.head is not None:  # its own spread is exact, and no temperature of the chain
-                predictions = chain.head.expected(chain.minibatch(0), batch, PROBES)
+                columns = probed_outputs(chain.head.outputs)
+                predictions = chain.head.expected(chain.minibatch(0), batch, columns)
             else:
                 predictions = chain.evaluate("predictive", batch, own)
-            rows = predictions.shape[0] if chain.sampler.chain_dims else 1
-            flat: Tensor = predictions.reshape(rows, -1)[:, :PROBES]
-        return flat
+            return probed(predictions if chain.sampler.chain_dims else predictions[None])
 
     def __exit__(self, *error: object) -> None:
         self._chain.task.train(self._training)
@@ -184,7 +181,8 @@ def examples_needed(chain: Chain, probes: Batch) -> int:
     """Return how many examples of a batch give ``PROBES`` predictions."""
     with evaluating(chain.task):
         whole = chain.evaluate("predictive", probes)
-    outputs = int(whole[0].numel() if not chain.sampler.chain_dims else whole[0, 0].numel())
+    one = whole[0, 0] if chain.sampler.chain_dims else whole[0]
+    outputs = one.reshape(-1)[probed_outputs(one.numel())].numel()
     return -(-PROBES // max(1, outputs))
 
 

@@ -16,11 +16,34 @@ from lightning_sgmcmc.posterior.predict import joined, num_examples
 
 #: Predictions of a held-out set that every draw leaves for the diagnostics.
 PROBES = 128
+# Examples that share them where an example has more outputs than that.
+_SHARING = 8
 #: The held-out sets on which runs are measured; a datamodule's ``extra_dataloaders()`` may name
 #: others, such as examples of another kind, which every draw predicts too.
 MEASURED = ("val", "test")
 #: Name of an extra set of training examples; other extra sets are of another kind.
 TRAINING = "train"
+
+
+def probed_outputs(outputs: int) -> slice:
+    """Return which of an example's outputs are probes: all, or some spread evenly over them.
+
+    Args:
+        outputs: Their number, D.
+    """
+    if outputs <= PROBES:
+        return slice(None)
+    count = PROBES // _SHARING
+    return slice(0, count * (outputs // count), outputs // count)
+
+
+def probed(predictions: Tensor) -> Tensor:
+    """Return the probes among predictions [K, B, ...], at most ``PROBES`` a chain, [K, P].
+
+    They are of the first examples.
+    """
+    flat = predictions.reshape(*predictions.shape[:2], -1)
+    return flat[..., probed_outputs(flat.shape[-1])].flatten(1)[:, :PROBES]
 
 
 class HeldOut:
@@ -90,19 +113,18 @@ class HeldOut:
             totals: Each chain's own weighted sum, [K, N, ...], to which its predictions are added.
 
         Returns:
-            The predictions of this process's first examples, [P] or [K, P] for K chains; at most
-            ``PROBES`` numbers a chain, flattened. None where there are fewer batches than
-            processes and this one has none.
+            The probes among the predictions of this process's first examples, [K, P]; see
+            :func:`probed`. None where there are fewer batches than processes and this one has none.
         """
         probes = None
         with evaluating(chain.task):
             shares = self.batches(chain.processes.rank, chain.processes.size)
             for i, (batch, index) in enumerate(shares):
                 predictions, *noise, nll = chain.evaluate("moments_and_nll", batch)
-                if i == 0:
-                    probes = predictions.reshape(*nll.shape[:-1], -1)[..., :PROBES].double().cpu()
                 if nll.dim() == 1:
                     predictions, nll, noise = predictions[None], nll[None], [v[None] for v in noise]
+                if i == 0:
+                    probes = probed(predictions).double().cpu()
                 places = index.to(chain.device)
                 for k, own in enumerate(nll):
                     own_noise = noise[0][k] if noise else None

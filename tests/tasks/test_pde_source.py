@@ -277,7 +277,8 @@ def test_a_short_run_from_command_to_posterior(
     held = ((y >= lower) & (y <= upper))[:, active].double().mean()
     conformal = results["task_details"]["conformal"]
     assert conformal["coverage_90"] == pytest.approx(float(held), abs=1e-3)
-    assert conformal["width_90"] == pytest.approx(float((upper - lower)[:, active].mean()), rel=1e-4)
+    width = float((upper - lower)[:, active].mean())
+    assert conformal["width_90"] == pytest.approx(width, rel=1e-4)
     for percent in (50, 90, 95):
         lower, upper = prediction.interval(percent / 100)
         held = ((lower <= y) & (y <= upper))[:, active].double().mean()
