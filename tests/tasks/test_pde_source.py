@@ -294,7 +294,8 @@ def row(name: str) -> str:
     record = json.loads((ROOT / "docs" / "records" / "pde_source" / f"{name}.json").read_text())
     metrics, said = record["metrics"], record["diagnostics"]
     rhat = said["mixing"]["predictions"]["rhat"]
-    temperature = said["configurational_temperature"]
+    temperature, law = said["configurational_temperature"], said["predictive"]
+    conformal = record["task_details"].get("conformal")
     held = [f"{100 * metrics['ensemble'][f'coverage_{p}']:.1f}" for p in (50, 90, 95)]
     return " | ".join(
         [
@@ -303,7 +304,9 @@ def row(name: str) -> str:
             f"{said['kinetic_temperature']:.3f}",
             f"{temperature['value']:.2f} ± {temperature['standard_error']:.2f}",
             f"{rhat['median']:.3f}, {rhat['q95']:.3f}",
+            f"{law['deviation_over_true']:.2f} ± {law['deviation_over_true_error']:.2f}",
             ", ".join(held),
+            f"{100 * conformal['outputs_90_held_85_to_95']:.0f} %" if conformal else "-",
             f"{record['wall_seconds'] / 60:.1f}",
         ]
     )
