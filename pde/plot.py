@@ -131,6 +131,7 @@ def plot_comparison(
     deviation: Any,
     label: str = "speed",
     decades: float | None = None,
+    deviation_title: str = "deviation",
 ) -> Figure:
     """True and predicted speed, the error, and the predictive standard deviation, side by side.
 
@@ -148,6 +149,7 @@ def plot_comparison(
         label: What the speeds' colour bar says; name the unit here.
         decades: Colours by the logarithm, over so many decades below the largest; linear from zero
             by default.
+        deviation_title: Title of the deviation's panel.
 
     Raises:
         PdeError: Another shape, a value that is not finite, a negative deviation, or decades that
@@ -166,7 +168,7 @@ def plot_comparison(
     speeds = np.linalg.norm([true, predicted], axis=-1)
     errors = np.stack([np.linalg.norm(true - predicted, axis=-1), spread])
     scales = [_scale(speeds, decades)] * 2 + [_scale(errors, decades, "magma")] * 2
-    titles = ("true", "predicted", "error", "deviation")
+    titles = ("true", "predicted", "error", deviation_title)
     figure, panels, images = _row(grid, [*speeds, *errors], titles, scales, beside=2.6)
     figure.colorbar(images[0], ax=panels[:2], label=label)
     figure.colorbar(images[2], ax=panels[2:], label="error, predictive deviation")

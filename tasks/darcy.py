@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_sgmcmc.metrics import relative_l2_error
+from lightning_sgmcmc.metrics import Conformal, relative_l2_error
 from tasks.regression import RegressionTask
 
 if TYPE_CHECKING:
@@ -68,28 +68,38 @@ class DarcySurrogate(RegressionTask):
         return "paper, SGLD / best cell", f"{self.table['SGLD'][0.0]} % / {best} %"
 
     def figures(self, kept: KeptDraws) -> dict[str, Figure]:
-        """Return the prediction of a typical and of the worst test field, with its uncertainty."""
+        """Return the prediction of a typical and of the worst test field, with its uncertainty.
+
+        That is the predictive deviation or, where a run has pairs for calibration, half the width
+        of the conformal bands that hold as much as one deviation of a normal law.
+        """
         prediction = kept.ensemble("test")
         x, y = kept.held_out["test"].examples
         truth = y.double()
         error = relative_l2_error(prediction.mean, truth)
-        std = prediction.std * self.active
+        std, name = prediction.std * self.active, "predicted deviation"
+        if "calibration" in kept.held_out:
+            targets = kept.held_out["calibration"].examples[1]
+            bands = Conformal(kept.ensemble("calibration"), targets)
+            std, name = std * bands.factor(0.683), "half of a 68 % conformal band"
         order = error.argsort()
         chosen = {"median": int(order[len(order) // 2]), "worst": int(order[-1])}
         found = {}
-        for name, i in chosen.items():
+        for kind, i in chosen.items():
             title = (
-                f"{name} test field, relative L2 error {100 * float(error[i]):.{self.digits}f} %"
+                f"{kind} test field, relative L2 error {100 * float(error[i]):.{self.digits}f} %"
             )
             field, *velocities = (t[i].cpu().numpy() for t in (x, truth, prediction.mean, std))
-            found[f"flow_{name}"] = self.flow_figure(field, velocities, title)
+            found[f"flow_{kind}"] = self.flow_figure(field, velocities, title, name)
         return found
 
     @abstractmethod
-    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
+    def flow_figure(
+        self, field: Array, velocities: Sequence[Array], title: str, spread: str
+    ) -> Figure:
         """Draw one input field [ny, nx] and three of velocities [edges].
 
-        These are the truth, and the predictive mean and standard deviation with noise.
+        These are the truth, the predictive mean, and what is said of its error, named ``spread``.
         """
 
 

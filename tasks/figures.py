@@ -25,6 +25,7 @@ def flow_figure(
     mean: Array,
     std: Array,
     title: str,
+    spread: str = "predicted deviation",
 ) -> Figure:
     """Draw one test field: what goes in, what comes out, how wrong and how sure.
 
@@ -34,12 +35,13 @@ def flow_figure(
         source: Cell means, [ny, nx].
         truth: Normal velocities on edges, [E].
         mean: Predictive mean, [E].
-        std: Predictive standard deviation with noise, [E].
+        std: Predictive standard deviation with noise, or another measure of the errors, [E].
         title: Heading.
+        spread: What that measure is.
 
     Returns:
         Six panels: permeability and source; true and predicted speed on one scale; error of the
-        velocity and predictive standard deviation with noise on another, so that they compare.
+        velocity and what was said of it on another, so that they compare.
     """
     from matplotlib.colors import LogNorm, Normalize
 
@@ -48,14 +50,14 @@ def flow_figure(
         speed: Array = np.linalg.norm(vectors, axis=-1)
         return speed
 
-    def spread(edges: Array) -> Array:
+    def joined(edges: Array) -> Array:
         """Root of the summed variances of the cell's mean velocity, edges independent."""
         u, v = grid.split(edges**2)
         root: Array = 0.5 * np.sqrt(u[:, :-1] + u[:, 1:] + v[:-1] + v[1:])
         return root
 
     true_speed, speed = magnitude(truth), magnitude(mean)
-    error, deviation = magnitude(mean - truth), spread(std)
+    error, deviation = magnitude(mean - truth), joined(std)
     top = max(true_speed.max(), speed.max())
     speeds = LogNorm(top * 1e-4, top, clip=True)
     errors = Normalize(0, max(np.quantile(field, 0.995) for field in (error, deviation)))
@@ -73,7 +75,7 @@ def flow_figure(
         ("prediction, mean of draws", speed, SPEED, "magma", speeds),
         ("source", source, inputs[1], "PuOr", Normalize(-limit, limit)),
         ("error of the prediction", error, SPEED, "cividis", errors),
-        ("predicted deviation", deviation, SPEED, "cividis", errors),
+        (spread, deviation, SPEED, "cividis", errors),
     ]
     height = 3.2 * min(max(grid.ly / grid.lx, 0.6), 1.8)
     figure = new_figure(13, 1.2 + 2 * height)

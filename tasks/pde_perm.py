@@ -181,9 +181,13 @@ class PDEPerm(DarcySurrogate):
             *coverage_rows(ensemble, results["task_details"]),
         ]
 
-    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
+    def flow_figure(
+        self, field: Array, velocities: Sequence[Array], title: str, spread: str
+    ) -> Figure:
         """Draw one flow."""
         truth, mean, std = velocities
-        figure = plot_comparison(self._data().data.grid, truth, mean, std, label=SPEED)
+        figure = plot_comparison(
+            self._data().data.grid, truth, mean, std, label=SPEED, deviation_title=spread
+        )
         figure.suptitle(title)
         return figure

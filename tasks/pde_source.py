@@ -130,8 +130,10 @@ class PDESource(DarcySurrogate):
             ("noise scale", f"{noise}, from {details['noise_scale_from']}"),
         ]
 
-    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
+    def flow_figure(
+        self, field: Array, velocities: Sequence[Array], title: str, spread: str
+    ) -> Figure:
         """Draw one source with the field's permeability, and its flow."""
         data = self._data().data
         truth, mean, std = velocities
-        return flow_figure(data.grid, data.permeability, field, truth, mean, std, title)
+        return flow_figure(data.grid, data.permeability, field, truth, mean, std, title, spread)

@@ -249,8 +249,9 @@ def test_a_short_run_from_command_to_posterior(
     mean = prediction.mean
     error = 100 * relative_l2_error(mean, y.double())
     ensemble = results["metrics"]["ensemble"]
-    assert ensemble["relative_l2_mean_percent"] == pytest.approx(float(error.mean()), rel=1e-5)
-    assert ensemble["relative_l2_max_percent"] == pytest.approx(float(error.max()), rel=1e-5)
+    rounding = 1e-5  # percent: float32's, 1e-7 of the predictions
+    assert ensemble["relative_l2_mean_percent"] == pytest.approx(float(error.mean()), abs=rounding)
+    assert ensemble["relative_l2_max_percent"] == pytest.approx(float(error.max()), abs=rounding)
 
     constants = folder / "samples" / "chain0" / "constants.safetensors"
     former = {new: old for old, new in PDESource.former_names.items()}
