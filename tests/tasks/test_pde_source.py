@@ -249,7 +249,7 @@ def test_a_short_run_from_command_to_posterior(
     mean = prediction.mean
     error = 100 * relative_l2_error(mean, y.double())
     ensemble = results["metrics"]["ensemble"]
-    rounding = 1e-5  # percent: float32's, 1e-7 of the predictions
+    rounding = 5e-5  # percent: of sums of 200 float32 products, 5e-7 of the predictions
     assert ensemble["relative_l2_mean_percent"] == pytest.approx(float(error.mean()), abs=rounding)
     assert ensemble["relative_l2_max_percent"] == pytest.approx(float(error.max()), abs=rounding)
 
