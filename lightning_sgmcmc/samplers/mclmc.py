@@ -1,0 +1,292 @@
+"""Microcanonical Langevin dynamics: a velocity of constant length, refreshed a little a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc.common.vectors import per_chain
+from lightning_sgmcmc.samplers.base import Sampler
+from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
+from lightning_sgmcmc.samplers.energy import mean_nll, potential
+from lightning_sgmcmc.samplers.energy_step import EnergyStep
+from lightning_sgmcmc.samplers.free_weights import count_free
+from lightning_sgmcmc.samplers.spread import Spread
+
+# States from which the spread of a chain is known well enough to go by.
+_SEEN = 50
+
+
+class MCLMC(Sampler):
+    """Microcanonical Langevin Monte Carlo, unadjusted, on the full-data gradient.
+
+    The velocity w has the length w' C^-1 w = 1 at all times. With d weights, the step length
+    eps = sqrt(d T lr / N) and e = -C grad U / |C grad U|, |v|^2 = v' C^-1 v, one step is
+
+        w <- [w + e (sinh x + c (cosh x - 1))] / (cosh x + c sinh x)        (B, of half a step)
+        w <- (mu w + sqrt((1 - mu^2) / d) C^(1/2) z), divided by its length  (O)
+        w <- as B, with the same gradient                                    (B)
+        theta <- theta + eps w                                               (A)
+
+    with x = eps |C grad U| / (2 T (d - 1)), c = e' C^-1 w and mu = exp(-eps / L): B A B is a
+    leapfrog step of the isokinetic dynamics at one gradient a step. ``lr`` has HMC's meaning, dt^2
+    = lr / N: eps is how far a velocity of N(0, T C) goes in the time dt, and for many weights a
+    step is that of underdamped Langevin dynamics with this dt and this mu.
+
+    Target: exp(-U/T), and a uniform law of C^(-1/2) w on the sphere, for constant C; the error is
+    O(eps^2) = O(lr) in the weights and is not corrected. It shows in the energy
+    E = U/T + (d - 1) log(cosh x + c sinh x), the latter summed over all B, which exact dynamics
+    keeps but for O: until :meth:`freeze` the step length adapts so that the change of E over B A B
+    has the mean square d ``target_energy_variance``; K stacked chains share the step. ``lr`` is
+    the step in use, the optimizer's own times what was adapted. The closure must return the mean
+    NLL over the *whole* data, [] or [K]. A velocity of constant length cannot diverge, so too large
+    a step is to be seen in ``energy_variance`` alone.
+
+    Sources: Robnik, De Luca, Silverstein and Seljak 2023 (arXiv 2212.08549), eqs. 13 and 14, and
+    section 4 for the step and L; Robnik and Seljak 2024 (arXiv 2303.18221) for O.
+
+    Args:
+        params: Parameters, as for any torch optimizer; at least two weights.
+        lr: First step size, or ``"auto"``, which sets the first one from the curvature.
+        length: L, the distance in the metric of C^-1 over which the velocity is forgotten,
+            positive; ``"auto"`` takes sqrt(tr(C^-1 S)), S the covariance of the chain's weights in
+            burn-in, and sqrt(d T), its value on N(0, T C), before 50 steps.
+        target_energy_variance: Mean square of the energy's change a step and weight to adapt to,
+            positive; None keeps lr.
+        **common: See :class:`~lightning_sgmcmc.samplers.Sampler`.
+
+    Raises:
+        ValueError: If a value lies outside its range.
+    """
+
+    batches = "full"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Literal["auto"],
+        *,
+        length: float | Literal["auto"] = "auto",
+        target_energy_variance: float | None = 5e-4,
+        **common: Unpack[CommonAndMetric],
+    ) -> None:
+        if length != "auto" and not (
+            isinstance(length, (int, float)) and length > 0 and math.isfinite(length)
+        ):
+            raise ValueError(f'length must be a positive number or "auto", got {length!r}')
+        bound = target_energy_variance
+        if bound is not None and not (bound > 0 and math.isfinite(bound)):
+            raise ValueError(f"target_energy_variance must be None or positive, got {bound}")
+        super().__init__(params, lr, **common)
+        if self.temperature == 0:
+            raise ValueError("MCLMC has no limit at temperature 0: give a positive one")
+        self.length, self.target_energy_variance = length, bound
+        self.adapting = True
+        self._adaptation, self._spread = EnergyStep(), Spread()
+        self._free: Tensor | None = None
+        self._loss: Tensor | None = None
+        self._velocity: list[Tensor] = []
+        #: Of the step that the next B ends: eps, and U/T + kinetic energy; None where unknown.
+        self._arc: Tensor | None = None
+        self._energy: Tensor | None = None
+        self._squares, self._counted = torch.zeros((), dtype=torch.float64), 0
+
+    @property
+    def lr(self) -> float:
+        """The step size in use: the optimizer's times what was adapted."""
+        return super().lr * math.exp(2 * self._adaptation.log_step)
+
+    @property
+    def step_length(self) -> Tensor:
+        """eps, [] or [K]."""
+        assert self.num_data is not None
+        return (self._count() * (self.temperature * self.lr / self.num_data)).sqrt()
+
+    @property
+    def decoherence_length(self) -> Tensor:
+        """L, [] or [K]."""
+        if self.length != "auto":
+            return torch.full_like(self._count(), self.length)
+        if self._spread.count < _SEEN:
+            return (self._count() * self.temperature).sqrt()
+        return self._spread.total.mean().sqrt().expand_as(self._count())
+
+    @property
+    def energy_variance(self) -> float:
+        """Mean of dE^2 / d over steps and chains since :meth:`freeze`; NaN before the first."""
+        return float(self._squares) / self._counted if self._counted else math.nan
+
+    def max_stable_lr(self, eigenvalue: float) -> float:
+        """Return 4 / eigenvalue, where dt^2 lambda_max(C^(1/2) (grad^2 U) C^(1/2)) = 4."""
+        return 4 / eigenvalue
+
+    def set_lr(self, lr: float) -> None:
+        """Change the step size; while it adapts, start the adaptation anew from there."""
+        super().set_lr(lr)
+        self._adaptation = EnergyStep()
+        if self._tunes:
+            self.auto_lr = False  # what was chosen for a start is not to replace what was adapted
+
+    def draw_weight(self) -> float:
+        """Return the weight of a draw, in proportion to the step length."""
+        return math.sqrt(self.lr)
+
+    def freeze(self) -> None:
+        """Make C, the step length and L constants, and draw the velocity anew."""
+        super().freeze()
+        self.adapting = False
+        self._spread.forget_mean()
+        self._forget()
+        self._squares, self._counted = torch.zeros_like(self._squares), 0
+
+    @property
+    def _tunes(self) -> bool:
+        return self.adapting and self.target_energy_variance is not None
+
+    def _forget(self) -> None:
+        """Draw the velocity anew at the next step, and count the weights."""
+        self._velocity, self._arc, self._energy, self._free = [], None, None, None
+
+    def _count(self) -> Tensor:
+        """Return d, [] or [K]."""
+        if self._free is None:
+            self._free = count_free(self)
+        return self._free
+
+    def _check_ready(self) -> None:
+        super()._check_ready()
+        if bool((self._count() < 2).any()):
+            raise RuntimeError(
+                "MCLMC turns a velocity of constant length, which takes two weights that move: "
+                "choose another sampler"
+            )
+
+    def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
+        returned = super()._evaluate(closure)
+        self._loss = None
+        if closure is not None:
+            self._loss = mean_nll(self, returned)
+        elif self._tunes:
+            raise RuntimeError(
+                "MCLMC adapts its step to the energy: call step(closure) with a closure that "
+                "returns the mean NLL of all the data, or give target_energy_variance=None"
+            )
+        return returned
+
+    def formula(self, grads: list[Tensor]) -> None:
+        """Take the steps B, O, B and A."""
+        assert self.num_data is not None
+        height = None if self._loss is None else potential(self, self._loss) / self.temperature
+        force = self.drift(grads)
+        size = self._norm(force)
+        divided = [per_chain(-1 / size.clamp_min(torch.finfo(f.dtype).tiny), f).to(f.dtype) for f in force]
+        torch._foreach_mul_(force, divided)
+        slope = size * self.num_data / (2 * self.temperature * (self._count() - 1))
+        if not self._velocity:
+            self._velocity = [z.clone() for z in self.noise()]
+            self._normalise()
+        elif self._arc is not None:
+            if not self.preconditioner.frozen:
+                self._normalise()
+            gained = self._turn(force, self._arc * slope)
+            if height is not None and self._energy is not None:
+                self._observe(height + gained - self._energy)
+        self._arc = self.step_length
+        self._refresh(self._arc / self.decoherence_length)
+        gained = self._turn(force, self._arc * slope)
+        self._energy = None if height is None else height - gained
+        step = [per_chain(self._arc, p).to(p.dtype) for p in self.params]
+        torch._foreach_addcmul_(self.params, self._velocity, step)
+        if self.adapting and self.length == "auto":
+            self._spread.update(self.params, self._square)
+
+    def _turn(self, e: list[Tensor], x: Tensor) -> Tensor:
+        """Turn w towards the unit vector e, in place (B).
+
+        With y = exp(-x), the formula's w is in the direction of 2 y w + (1 - y)(1 + y + c (1 - y)) e.
+
+        Returns:
+            The kinetic energy gained, (d - 1) log(cosh x + c sinh x), [] or [K].
+        """
+        w = self._velocity
+        c = self._square(list(torch._foreach_add(w, e))) / 2 - 1
+        y = torch.exp(-x)
+        ahead = (1 - y) * (1 + y + c * (1 - y))
+        torch._foreach_mul_(w, [per_chain(2 * y, v).to(v.dtype) for v in w])
+        torch._foreach_addcmul_(w, e, [per_chain(ahead, v).to(v.dtype) for v in w])
+        self._normalise()
+        cosh = (1 + c).clamp_min(0) + (1 - c) * y.square()  # 2 exp(-x) (cosh x + c sinh x)
+        return (self._count() - 1) * (x + torch.log(cosh.clamp_min(1e-300) / 2))
+
+    def _refresh(self, forgotten: Tensor) -> None:
+        """Mix the direction of w with noise, in place (O); mu = exp(-forgotten)."""
+        w = self._velocity
+        spread = (-torch.expm1(-2 * forgotten) / self._count()).sqrt()
+        torch._foreach_mul_(w, [per_chain(torch.exp(-forgotten), v).to(v.dtype) for v in w])
+        scale = [per_chain(spread, v).to(v.dtype) for v in w]
+        torch._foreach_addcmul_(w, self.noise(), scale)
+        self._normalise()
+
+    def _observe(self, change: Tensor) -> None:
+        """Take in the energy's change over a step, [] or [K]."""
+        squares = change.square() / self._count()
+        self._squares = self._squares.to(squares.device) + squares.sum()
+        self._counted += squares.numel()
+        if self._tunes:
+            assert self.target_energy_variance is not None
+            self._adaptation.update(float(squares.mean()) / self.target_energy_variance)
+
+    def _square(self, vectors: list[Tensor]) -> Tensor:
+        """Return v' C^-1 v, [] or [K]."""
+        square = self.preconditioner.inverse_norm(vectors)
+        assert square is not None
+        return square.double()
+
+    def _norm(self, vectors: list[Tensor]) -> Tensor:
+        return self._square(vectors).sqrt()
+
+    def _normalise(self) -> None:
+        """Give w the length 1."""
+        w = self._velocity
+        inverse = 1 / self._norm(w)
+        torch._foreach_mul_(w, [per_chain(inverse, v).to(v.dtype) for v in w])
+
+    def set_masks(self, masks: Sequence[Tensor] | None) -> None:
+        """Hold weights at zero where a mask is zero, and draw the velocity of the others anew."""
+        super().set_masks(masks)
+        self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the chain's state, with its velocity and what it has adapted."""
+        state = super().state_dict()
+        state["chain"]["mclmc"] = {
+            "velocity": self._velocity,
+            "arc": self._arc,
+            "energy": self._energy,
+            "adapting": self.adapting,
+            "auto_lr": self.auto_lr,
+            "adaptation": asdict(self._adaptation),
+            "spread": self._spread.state_dict(),
+            "squares": self._squares,
+            "counted": self._counted,
+        }
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the chain that gave ``state_dict``, to the bit."""
+        super().load_state_dict(state_dict)
+        state, device = state_dict["chain"]["mclmc"], self.params[0].device
+        self._free = None
+        self._velocity = [v.to(device).clone() for v in state["velocity"]]
+        self._arc, self._energy = (
+            None if state[name] is None else state[name].to(device) for name in ("arc", "energy")
+        )
+        self.adapting, self.auto_lr = state["adapting"], state["auto_lr"]
+        self._adaptation = EnergyStep(**state["adaptation"])
+        self._spread.load_state_dict(state["spread"], device)
+        self._squares, self._counted = state["squares"].to(device), state["counted"]
