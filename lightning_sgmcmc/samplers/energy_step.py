@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 # The average's weights fall as a power of the steps since, which forgets where a chain started.
-_POWER, _DELAY = 4.0, 6.0
+_POWER, _DELAY = 6.0, 8.0
 # One step says at most that the time step is ten times too large.
 _LARGEST = 1e6
 
@@ -18,7 +18,7 @@ class EnergyStep:
     The error of a second-order splitting grows as dt^3, so that x = E[dE^2] / (d v) at a step dt
     becomes 1, which is to say E[dE^2] = d v, at dt x^(-1/6) (Robnik, De Luca, Silverstein and
     Seljak 2023, section 4.1). x is averaged as if it were measured at the first step, with weights
-    a_n = 4 / (n + 6) for the latest, that begin with the first step's being right.
+    a_n = 6 / (n + 8) for the latest, that begin with the first step's being right.
 
     Attributes:
         log_step: log of the time step in use over the first one.

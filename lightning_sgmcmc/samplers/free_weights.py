@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def count_free(sampler: Sampler) -> Tensor:
-    """Return d, the weights of a chain that are not masked, [] or [K] in float64, at least 1.
+    """Return d, the weights of a chain that are not masked, [] or [K] in float64.
 
     Raises:
         RuntimeError: If w' C^-1 w is not at hand, or not the sum of its parts on masked and
@@ -40,4 +40,4 @@ def count_free(sampler: Sampler) -> Tensor:
             "a diagonal preconditioner, or SGHMC"
         )
     ones = [m.reshape(*m.shape[:dims], -1).sum(-1).double() for m in sampler.masks]
-    return torch.stack(ones).sum(0).clamp_min(1)
+    return torch.stack(ones).sum(0)

@@ -126,6 +126,11 @@ class MCLMC(Sampler):
         """Mean of dE^2 / d over steps and chains since :meth:`freeze`; NaN before the first."""
         return float(self._squares) / self._counted if self._counted else math.nan
 
+    @property
+    def velocity(self) -> list[Tensor]:
+        """w, empty before the first step."""
+        return self._velocity
+
     def max_stable_lr(self, eigenvalue: float) -> float:
         """Return 4 / eigenvalue, where dt^2 lambda_max(C^(1/2) (grad^2 U) C^(1/2)) = 4."""
         return 4 / eigenvalue
@@ -162,18 +167,20 @@ class MCLMC(Sampler):
         self._velocity, self._arc, self._energy, self._free = [], None, None, None
 
     def _count(self) -> Tensor:
-        """Return d, [] or [K]."""
+        """Return d, [] or [K]; 2 where every weight is masked and nothing moves."""
         if self._free is None:
-            self._free = count_free(self)
+            free = count_free(self)
+            if bool((free == 1).any()):
+                raise RuntimeError(
+                    "MCLMC turns a velocity of constant length, which takes at least two weights "
+                    "that move: choose another sampler"
+                )
+            self._free = free.clamp_min(2)
         return self._free
 
     def _check_ready(self) -> None:
         super()._check_ready()
-        if bool((self._count() < 2).any()):
-            raise RuntimeError(
-                "MCLMC turns a velocity of constant length, which takes two weights that move: "
-                "choose another sampler"
-            )
+        self._count()
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
         returned = super()._evaluate(closure)
@@ -265,8 +272,8 @@ class MCLMC(Sampler):
     def _normalise(self) -> None:
         """Give w the length 1."""
         w = self._velocity
-        inverse = 1 / self._norm(w)
-        torch._foreach_mul_(w, [per_chain(inverse, v).to(v.dtype) for v in w])
+        each = [per_chain(1 / self._norm(w).clamp_min(torch.finfo(v.dtype).tiny), v) for v in w]
+        torch._foreach_mul_(w, [x.to(v.dtype) for x, v in zip(each, w, strict=True)])
 
     def set_masks(self, masks: Sequence[Tensor] | None) -> None:
         """Hold weights at zero where a mask is zero, and draw the velocity of the others anew."""

@@ -90,7 +90,7 @@ class SGNHT(SGHMC):
     def _check_ready(self) -> None:
         super()._check_ready()
         if self._free is None and self.temperature:
-            self._free = count_free(self)
+            self._free = count_free(self).clamp_min(1)
 
     def freeze(self) -> None:
         """Make C a constant, and draw the velocity anew from N(0, T C) at the next step."""
