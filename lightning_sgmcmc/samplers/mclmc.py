@@ -99,7 +99,9 @@ class MCLMC(Sampler):
         #: Of the step that the next B ends: eps, and U/T + kinetic energy; None where unknown.
         self._arc: Tensor | None = None
         self._energy: Tensor | None = None
-        self._squares, self._counted = torch.zeros((), dtype=torch.float64), 0
+        self._squares: Tensor | None = None
+        self._counted = 0
+        self._chosen: float | None = None  # L, from freeze on
 
     @property
     def lr(self) -> float:
@@ -115,16 +117,17 @@ class MCLMC(Sampler):
     @property
     def decoherence_length(self) -> Tensor:
         """L, [] or [K]."""
-        if self.length != "auto":
-            return torch.full_like(self._count(), self.length)
-        if self._spread.count < _SEEN:
+        known = self._chosen if self.length == "auto" else self.length
+        if known is not None:
+            return torch.full_like(self._count(), known)
+        if self._spread.total is None or self._spread.count < _SEEN:
             return (self._count() * self.temperature).sqrt()
         return self._spread.total.mean().sqrt().expand_as(self._count())
 
     @property
     def energy_variance(self) -> float:
         """Mean of dE^2 / d over steps and chains since :meth:`freeze`; NaN before the first."""
-        return float(self._squares) / self._counted if self._counted else math.nan
+        return math.nan if self._squares is None else float(self._squares.mean()) / self._counted
 
     @property
     def velocity(self) -> list[Tensor]:
@@ -153,10 +156,11 @@ class MCLMC(Sampler):
     def freeze(self) -> None:
         """Make C, the step length and L constants, and draw the velocity anew."""
         super().freeze()
-        self.adapting = False
-        self._spread.forget_mean()
+        if self.adapting and self.length == "auto":
+            self._chosen = float(self.decoherence_length.mean())
+        self.adapting, self._spread = False, Spread()
         self._forget()
-        self._squares, self._counted = torch.zeros_like(self._squares), 0
+        self._squares, self._counted = None, 0
 
     @property
     def _tunes(self) -> bool:
@@ -254,8 +258,8 @@ class MCLMC(Sampler):
     def _observe(self, change: Tensor) -> None:
         """Take in the energy's change over a step, [] or [K]."""
         squares = change.square() / self._count()
-        self._squares = self._squares.to(squares.device) + squares.sum()
-        self._counted += squares.numel()
+        self._squares = squares if self._squares is None else self._squares + squares
+        self._counted += 1
         if self._tunes:
             assert self.target_energy_variance is not None
             self._adaptation.update(float(squares.mean()) / self.target_energy_variance)
@@ -291,6 +295,7 @@ class MCLMC(Sampler):
             "auto_lr": self.auto_lr,
             "adaptation": asdict(self._adaptation),
             "spread": self._spread.state_dict(),
+            "length": self._chosen,
             "squares": self._squares,
             "counted": self._counted,
         }
@@ -302,10 +307,11 @@ class MCLMC(Sampler):
         state, device = state_dict["chain"]["mclmc"], self.params[0].device
         self._free = None
         self._velocity = [v.to(device).clone() for v in state["velocity"]]
-        self._arc, self._energy = (
-            None if state[name] is None else state[name].to(device) for name in ("arc", "energy")
+        self._arc, self._energy, self._squares = (
+            None if state[name] is None else state[name].to(device)
+            for name in ("arc", "energy", "squares")
         )
         self.adapting, self.auto_lr = state["adapting"], state["auto_lr"]
         self._adaptation = EnergyStep(**state["adaptation"])
         self._spread.load_state_dict(state["spread"], device)
-        self._squares, self._counted = state["squares"].to(device), state["counted"]
+        self._chosen, self._counted = state["length"], state["counted"]

@@ -17,11 +17,15 @@ class Spread:
 
     State n enters with the weight a_n = 4 / (n + 4), so that the latest quarter counts most:
     s <- (1 - a)(s + a |theta - m|^2), m <- m + a (theta - m), with |v|^2 = v' C^-1 v.
+
+    Attributes:
+        count: Number of states.
+        total: s, None before the first.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.total = torch.zeros((), dtype=torch.float64)
+        self.total: Tensor | None = None
         self._mean: list[Tensor] = []
 
     def update(self, params: Sequence[Tensor], norm: Callable[[list[Tensor]], Tensor]) -> None:
@@ -36,12 +40,10 @@ class Spread:
         self.count += 1
         weight = _POWER / (self.count + _DELAY)
         moved = list(torch._foreach_sub(list(params), self._mean))
-        self.total = (1 - weight) * (self.total.to(params[0].device) + weight * norm(moved))
+        square = norm(moved)
+        total = torch.zeros_like(square) if self.total is None else self.total
+        self.total = (1 - weight) * (total + weight * square)
         torch._foreach_add_(self._mean, moved, alpha=weight)
-
-    def forget_mean(self) -> None:
-        """Free the memory of the mean, where no state is to come."""
-        self._mean = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return what :meth:`load_state_dict` needs."""
@@ -49,5 +51,6 @@ class Spread:
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore it on a device."""
-        self.count, self.total = state["count"], state["total"].to(device)
+        self.count, total = state["count"], state["total"]
+        self.total = None if total is None else total.to(device)
         self._mean = [m.to(device).clone() for m in state["mean"]]

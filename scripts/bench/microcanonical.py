@@ -156,7 +156,9 @@ def judged(draws: Array, mean: Array, deviation: Array, gradients: int) -> dict[
 def main() -> None:
     """Measure every sampler on every target, and write the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--gradients", type=int, default=2000, help="of a chain, and of its burn-in")
+    parser.add_argument(
+        "--gradients", type=int, default=2000, help="of a chain, and of its burn-in"
+    )
     parser.add_argument("--out", type=Path, help="file for the record")
     args = parser.parse_args()
     torch.set_num_threads(1)

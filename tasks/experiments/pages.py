@@ -2,8 +2,8 @@
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
-where all its runs are kept, or the only one of ``robustness``, ``sbc`` and ``microcanonical``, which are
-of the records ``docs/records/NAME.json``; ``<!-- end -->`` ends it.
+where all its runs are kept, or the only one of ``robustness``, ``sbc`` and ``microcanonical``,
+which are of the records ``docs/records/NAME.json``; ``<!-- end -->`` ends it.
 """
 
 from __future__ import annotations

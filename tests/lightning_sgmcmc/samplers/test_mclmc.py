@@ -6,6 +6,8 @@ or less as its test states.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 from lightning_sgmcmc import MCLMC, AveragedLBFGS, RMSProp
+from lightning_sgmcmc.chain.split import state_of
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers.energy_step import EnergyStep
 from lightning_sgmcmc.samplers.spread import Spread
@@ -129,7 +132,7 @@ def end_of_path(dt: float, time: float = 2.0) -> tuple[np.ndarray, float]:
 def test_the_splitting_is_of_second_order() -> None:
     """Paths differ by O(dt^2) from their limit, the energy of a step by O(dt^3)."""
     ends, errors = zip(*(end_of_path(0.2 / 2**i) for i in range(5)), strict=True)
-    gaps = [np.linalg.norm(a - b) for a, b in zip(ends, ends[1:], strict=False)]
+    gaps = [np.linalg.norm(a - b) for a, b in itertools.pairwise(ends)]
     orders = np.log2(np.array(gaps[:-1]) / gaps[1:])
     assert orders[-1] == pytest.approx(2, abs=0.15), orders
     steps = np.log2(np.array(errors[:-1]) / errors[1:])
@@ -183,6 +186,23 @@ def test_stacked_chains_go_where_each_goes_alone() -> None:
     for k in range(3):
         alone = run(sampler_of(start[k], 0.1, chain=k), quartic, 12)
         assert np.array_equal(found[:, k], alone)
+
+
+def test_a_chain_of_a_stack_goes_on_alone() -> None:
+    """From its part of the state, to the bit, with the step and the L that the stack adapted."""
+    start = torch.randn(3, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kw = {"length": "auto", "target_energy_variance": 5e-4}
+    together = sampler_of(start, 0.1, stacked=True, **kw)
+    run(together, quartic, 60)
+    together.freeze()
+    places = run(together, quartic, 5)[-1]
+    state = copy.deepcopy(together.state_dict())
+    found = run(together, quartic, 10)
+    for k in range(3):
+        alone = sampler_of(places[k], 0.7, chain=k, **kw)
+        alone.load_state_dict(state_of(state, k, 3))
+        assert alone.lr == together.lr
+        assert np.array_equal(found[:, k], run(alone, quartic, 10))
 
 
 def test_velocities_are_uniform_on_the_sphere() -> None:
