@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def mean_nll(sampler: Sampler, returned: Any) -> Tensor:
-    """Return the mean NLL that a closure returned, [] or [K].
+    """Return the mean NLL that a closure returned, [] or [K], averaged over the ranks of a chain.
 
     Raises:
         RuntimeError: If the closure returned nothing, or no loss for each chain.
@@ -26,7 +26,8 @@ def mean_nll(sampler: Sampler, returned: Any) -> Tensor:
             f"the closure returned {found}: {sampler.name} needs the mean NLL, of shape "
             f"{list(shape)}"
         )
-    return loss.to(sampler.params[0].device)
+    loss = loss.to(sampler.params[0].device)
+    return loss if sampler.target is None else sampler.target.reduced([loss.clone()])[0]
 
 
 def potential(sampler: Sampler, loss: Tensor) -> Tensor:

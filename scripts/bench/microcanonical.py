@@ -112,7 +112,8 @@ def minimum(potential: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tenso
         return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return w.detach(), torch.autograd.functional.hessian(potential, w.detach())
+    hessian = torch.autograd.functional.hessian  # type: ignore[attr-defined]
+    return w.detach(), hessian(potential, w.detach())
 
 
 def draw(target: Target, make: Callable[..., Sampler], gradients: int, seed: int) -> Array:

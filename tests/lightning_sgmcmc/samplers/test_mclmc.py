@@ -18,9 +18,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from lightning_sgmcmc import MCLMC, AveragedLBFGS, RMSProp
+from lightning_sgmcmc import MCLMC, AveragedLBFGS, RMSProp, Target
 from lightning_sgmcmc.chain.split import state_of
 from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.samplers.energy import mean_nll
 from lightning_sgmcmc.samplers.energy_step import EnergyStep
 from lightning_sgmcmc.samplers.spread import Spread
 
@@ -284,6 +285,21 @@ def test_the_spread_is_the_trace_and_forgets_the_start() -> None:
     effective = 20_000 * 7 / 16  # (sum a)^2 / sum a^2 of weights that grow as n^3
     error = math.sqrt(2 * (16 + 1) / effective)
     assert float(spread.total) == pytest.approx(5, abs=6 * error)
+
+
+def test_the_energy_is_that_of_all_ranks() -> None:
+    """The loss that a closure returns on one rank's data is averaged over the ranks."""
+    sampler = sampler_of(torch.ones(3), 0.1)
+    assert mean_nll(sampler, torch.tensor(3.0)) == 3
+
+    def reduce(tensors: list[Tensor]) -> None:
+        for t in tensors:
+            t.add_(5).div_(2)  # as if another rank had 5
+
+    sampler.attach(Target(quartic, sampler.params, 1, reduce=reduce))
+    own = torch.tensor(3.0)
+    assert mean_nll(sampler, own) == 4
+    assert own == 3
 
 
 @pytest.mark.parametrize(
