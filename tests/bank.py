@@ -459,7 +459,6 @@ def _bank() -> list[Trial]:
         "network, SGHMC": (network, Recipe(SGHMC, thinning=30, burn_in=2000)),
         "network, MCLMC": (network, Recipe(MCLMC, thinning=30, burn_in=2000)),
         "network, HMC": (network, hmc(60)),
-        "funnel, MCLMC": (funnel, Recipe(MCLMC, thinning=40)),
         "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=40)),
         # Steps that are too large.
         "linear, SGLD, large step": (linear, Recipe(SGLD, fraction=0.7)),

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.functional import hessian
 from torch.nn import functional
 
 from lightning_sgmcmc import HMC, MCLMC, SGHMC, Sampler
@@ -75,9 +76,9 @@ def logistic() -> Target:
         eta = w @ x.T
         return (functional.softplus(eta) - y * eta).sum(-1) + w.square().sum(-1) / 2
 
-    mode, hessian = minimum(potential, torch.zeros(25, dtype=torch.float64))
-    axes = torch.linalg.eigh(hessian).eigenvectors
-    return Target(potential, mode, hessian, lambda w: (w - mode) @ axes)
+    mode, curvature = minimum(potential, torch.zeros(25, dtype=torch.float64))
+    axes = torch.linalg.eigh(curvature).eigenvectors
+    return Target(potential, mode, curvature, lambda w: (w - mode) @ axes)
 
 
 def network() -> Target:
@@ -95,9 +96,9 @@ def network() -> Target:
         return (predict(w, x) - y).square().sum(-1) / 0.18 + w.square().sum(-1) / 2
 
     start = torch.randn(25, generator=generator, dtype=torch.float64)
-    mode, hessian = minimum(potential, start)
+    mode, curvature = minimum(potential, start)
     probes = torch.linspace(-2, 2, 20, dtype=torch.float64)
-    return Target(potential, mode, hessian, lambda w: predict(w, probes))
+    return Target(potential, mode, curvature, lambda w: predict(w, probes))
 
 
 def minimum(potential: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,8 +113,7 @@ def minimum(potential: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tenso
         return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    hessian = torch.autograd.functional.hessian  # type: ignore[attr-defined]
-    return w.detach(), hessian(potential, w.detach())
+    return w.detach(), hessian(potential, w.detach())  # type: ignore[no-untyped-call]
 
 
 def draw(target: Target, make: Callable[..., Sampler], gradients: int, seed: int) -> Array:
