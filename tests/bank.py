@@ -21,6 +21,7 @@ from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
     HMC,
+    MCLMC,
     PSGLD,
     SGFS,
     SGHMC,
@@ -440,6 +441,7 @@ def _bank() -> list[Trial]:
         "linear, HASGLD": (linear, in_turn(HASGLD, 0.05)),
         "linear, HAMCMC": (linear, in_turn(HAMCMC, 0.05)),
         "linear, HMC": (linear, hmc(20)),
+        "linear, MCLMC": (linear, Recipe(MCLMC)),
         "linear, SGFS": (linear, Recipe(SGFS, lr=0.04, batch=40, thinning=30)),
         "linear, SGLD, little noise": (linear, Recipe(SGLD, batch=100, fraction=0.02, thinning=40)),
         "logistic, SGLD": (logistic, Recipe(SGLD, fraction=0.05)),
@@ -447,6 +449,7 @@ def _bank() -> list[Trial]:
         "logistic, SGHMC": (logistic, Recipe(SGHMC)),
         "logistic, SGNHT": (logistic, Recipe(SGNHT)),
         "logistic, HMC": (logistic, hmc(20)),
+        "logistic, MCLMC": (logistic, Recipe(MCLMC)),
         "logistic, SGHMC, little noise": (
             logistic,
             Recipe(SGHMC, batch=100, fraction=0.002, thinning=60),
@@ -454,6 +457,7 @@ def _bank() -> list[Trial]:
         "features, SGHMC": (random_features, Recipe(SGHMC, thinning=50)),
         "features, HMC": (random_features, hmc(60)),
         "network, SGHMC": (network, Recipe(SGHMC, thinning=30, burn_in=2000)),
+        "network, MCLMC": (network, Recipe(MCLMC, thinning=30, burn_in=2000)),
         "network, HMC": (network, hmc(60)),
         "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=40)),
         # Steps that are too large.

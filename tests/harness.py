@@ -25,6 +25,7 @@ from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
     HMC,
+    MCLMC,
     PSGLD,
     SGFS,
     SGHMC,
@@ -241,6 +242,7 @@ CASES = [
     Case("NaturalLangevin", NaturalLangevin),
     Case("SGFS", SGFS, scoring, rows=10_000),
     Case("SGNHT", SGNHT, invariant, {"momentum": 0.9}, order=None, fraction=0.01),
+    Case("MCLMC", MCLMC, invariant, order=2, fraction=0.01),
     Case("HMC", HMC, invariant, {"leapfrog_steps": 4}, order=np.inf, rows=8_000),
 ]
 

@@ -13,11 +13,14 @@ def test_the_bank_has_every_kind() -> None:
     assert len(BANK) >= 30
     makes = [getattr(t.recipe.make, "func", t.recipe.make).__name__ for t in BANK]
     assert set(makes) == {
-        "SGLD", "PSGLD", "SGHMC", "SGNHT", "SGFS", "NaturalLangevin", "HASGLD", "HAMCMC", "HMC",
+        "SGLD", "PSGLD", "SGHMC", "SGNHT", "SGFS", "NaturalLangevin", "HASGLD", "HAMCMC", "MCLMC",
+        "HMC",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["linear, SGHMC", "linear, HMC", "logistic, SGNHT"])
+@pytest.mark.parametrize(
+    "name", ["linear, SGHMC", "linear, HMC", "linear, MCLMC", "logistic, SGNHT"]
+)
 def test_right_chains_pass(name: str) -> None:
     outcome = TRIALS[name].run()
     assert not outcome.wrong

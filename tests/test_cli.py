@@ -272,7 +272,7 @@ def test_results_without_git_and_within_another_repository(
         (["--task", "toy", "--model.sampler.lr=-1"], "lr must be a positive number"),
         (
             ["--task", "toy", "--model.sampler=NoSampler"],
-            "model.sampler: unknown class 'NoSampler': choose one of HAMCMC, HASGLD, HMC, "
+            "model.sampler: unknown class 'NoSampler': choose one of HAMCMC, HASGLD, HMC, MCLMC, "
             "NaturalLangevin, PSGLD, SGFS, SGHMC, SGLD, SGNHT, or the path of a class",
         ),
         (

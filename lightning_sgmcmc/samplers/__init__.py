@@ -6,6 +6,7 @@ from lightning_sgmcmc.samplers.gradients import NonFiniteGradientError
 from lightning_sgmcmc.samplers.hamcmc import HAMCMC
 from lightning_sgmcmc.samplers.hasgld import HASGLD
 from lightning_sgmcmc.samplers.hmc import HMC
+from lightning_sgmcmc.samplers.mclmc import MCLMC
 from lightning_sgmcmc.samplers.natural_langevin import NaturalLangevin
 from lightning_sgmcmc.samplers.psgld import PSGLD
 from lightning_sgmcmc.samplers.sgfs import SGFS
@@ -17,6 +18,7 @@ __all__ = [
     "HAMCMC",
     "HASGLD",
     "HMC",
+    "MCLMC",
     "PSGLD",
     "SGFS",
     "SGHMC",

@@ -14,6 +14,7 @@ from lightning_sgmcmc.common.vectors import inner, per_chain
 from lightning_sgmcmc.samplers.base import Sampler
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 from lightning_sgmcmc.samplers.dual_averaging import DualAveraging
+from lightning_sgmcmc.samplers.energy import mean_nll, potential
 from lightning_sgmcmc.samplers.gradients import NonFiniteGradientError
 
 #: An energy error, in units of T, at which a trajectory counts as divergent (as in Stan).
@@ -180,7 +181,7 @@ class HMC(Sampler):
         """Evaluate the loss and gradient, unless they are known for just these weights."""
         if self._theta and all(map(torch.equal, self._theta, self.params)):
             return
-        loss = self._loss_of(self._evaluate(closure))
+        loss = mean_nll(self, self._evaluate(closure))
         grads = self._gradients()
         if not bool(torch.isfinite(loss).all()):
             raise RuntimeError(f"the loss at the current weights is not finite: {loss.tolist()}")
@@ -196,7 +197,7 @@ class HMC(Sampler):
         start_w = [x.clone() for x in w]
         step = math.sqrt(self.lr / self.num_data) * (1 - self.jitter * self.stream.uniform())
         dice = self.stream.uniform()
-        start = self._potential(self._loss)
+        start = potential(self, self._loss)
 
         alive = torch.ones(first.shape[: self.chain_dims], dtype=torch.bool, device=first.device)
         kicks = self._kick(w, [g.clone() for g in self._grads], step / 2)
@@ -204,7 +205,7 @@ class HMC(Sampler):
         for i in range(1, self.leapfrog_steps + 1):
             for p, x in zip(self.params, w, strict=True):
                 p.addcmul_(x, per_chain(step, x).to(x.dtype))
-            loss = self._loss_of(self._evaluate(closure))
+            loss = mean_nll(self, self._evaluate(closure))
             self.gradients += 1
             grads, alive = self._survivors(alive)
             if not bool(alive.any()):
@@ -214,7 +215,7 @@ class HMC(Sampler):
             torch._foreach_add_(kicks, self._kick(w, force, step / 2 if last else step))
 
         torch._foreach_add_(start_w, w)
-        error = self._potential(loss) - start - inner(kicks, start_w, self.chain_dims) / 2
+        error = potential(self, loss) - start - inner(kicks, start_w, self.chain_dims) / 2
         alive = alive & torch.isfinite(error)
         error = torch.where(alive, error / self.temperature, math.inf)
         probability = torch.exp(-error.clamp_min(0))
@@ -246,22 +247,6 @@ class HMC(Sampler):
             alive = alive & torch.isfinite(g).reshape(*g.shape[: self.chain_dims], -1).all(-1)
             torch.nan_to_num_(g, nan=0.0, posinf=0.0, neginf=0.0)
         return grads, alive
-
-    def _potential(self, loss: Tensor) -> Tensor:
-        """Return U at the current weights, whose mean NLL is ``loss``, in float64."""
-        assert self.num_data is not None
-        density = self.prior.log_density([p.double() for p in self.params])
-        return self.num_data * loss.double() - density
-
-    def _loss_of(self, returned: Any) -> Tensor:
-        loss = torch.as_tensor(returned if returned is not None else math.nan).detach()
-        shape = self.params[0].shape[: self.chain_dims]
-        if returned is None or loss.shape != shape:
-            found = "nothing" if returned is None else f"a loss of shape {list(loss.shape)}"
-            raise RuntimeError(
-                f"the closure returned {found}: HMC needs the mean NLL, of shape {list(shape)}"
-            )
-        return loss.to(self.params[0].device)
 
     def _learn_from(self, grads: list[Tensor], alive: Tensor) -> None:
         """Show a preconditioner that asks for it the secant of the trajectory."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.common.vectors import per_chain
-from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
+from lightning_sgmcmc.samplers.free_weights import count_free
 from lightning_sgmcmc.samplers.sghmc import SGHMC
 
 
@@ -90,36 +90,7 @@ class SGNHT(SGHMC):
     def _check_ready(self) -> None:
         super()._check_ready()
         if self._free is None and self.temperature:
-            self._free = self._count_free()
-
-    def _count_free(self) -> Tensor:
-        """Return d, the weights of a chain that are not masked.
-
-        Raises:
-            RuntimeError: If w' C^-1 w is not at hand, or not the sum of its parts on masked and
-                free weights.
-        """
-        first = self.params[0]
-        shape, stream = first.shape[: self.chain_dims], NoiseStream(self.params, seed=0)
-        v = [z.clone() for z in stream.normal()]
-        norm = self.preconditioner.inverse_norm(v)
-        if norm is None:
-            raise RuntimeError(
-                f"SGNHT measures w' C^-1 w, which {self.preconditioner!r} does not have: choose "
-                "another preconditioner, or SGHMC"
-            )
-        if self.masks is None:
-            return torch.full(shape, self.num_parameters, dtype=torch.float64, device=first.device)
-        kept = list(torch._foreach_mul(v, self.masks))
-        lost = list(torch._foreach_sub(v, kept))
-        parts = [self.preconditioner.inverse_norm(x) for x in (kept, lost)]
-        if not torch.allclose(parts[0] + parts[1], norm, rtol=1e-3):  # type: ignore[operator]
-            raise RuntimeError(
-                f"SGNHT cannot mask weights that {self.preconditioner!r} ties to free ones: choose "
-                "a diagonal preconditioner, or SGHMC"
-            )
-        ones = [m.reshape(*m.shape[: self.chain_dims], -1).sum(-1).double() for m in self.masks]
-        return torch.stack(ones).sum(0).clamp_min(1)
+            self._free = count_free(self).clamp_min(1)
 
     def freeze(self) -> None:
         """Make C a constant, and draw the velocity anew from N(0, T C) at the next step."""

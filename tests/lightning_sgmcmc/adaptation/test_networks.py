@@ -13,6 +13,7 @@ from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
     HMC,
+    MCLMC,
     PSGLD,
     SGFS,
     SGHMC,
@@ -53,6 +54,7 @@ SAMPLERS: dict[str, Any] = {
     "sgfs": partial(SGFS, variant="diagonal", floor=0.1),
     "hasgld": HASGLD,
     "hamcmc": HAMCMC,
+    "mclmc": MCLMC,
     "hmc": partial(HMC, leapfrog_steps=3),
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_sgmcmc import HMC, SGLD, GaussianPrior
+from lightning_sgmcmc import HMC, MCLMC, SGLD, GaussianPrior, Sampler
 from lightning_sgmcmc.samplers import NonFiniteGradientError, Stacked
 from tests.lightning_sgmcmc.problem import N, Problem
 from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
@@ -68,9 +68,10 @@ def test_num_data_smaller_than_the_batch(tmp_path: Path) -> None:
         trainer(tmp_path, 5).fit(module, datamodule=ToyData())
 
 
-def test_hmc_needs_the_whole_data(tmp_path: Path) -> None:
-    module = Toy(partial(HMC, lr=1e-3, prior=GaussianPrior(4.0)), burn_in=1)
-    with pytest.raises(ValueError, match=r'HMC needs the gradient of the whole data.*"full"'):
+@pytest.mark.parametrize("kind", [HMC, MCLMC])
+def test_some_need_the_whole_data(tmp_path: Path, kind: type[Sampler]) -> None:
+    module = Toy(partial(kind, lr=1e-3, prior=GaussianPrior(4.0)), burn_in=1)
+    with pytest.raises(ValueError, match=r'MC needs the gradient of the whole data.*"full"'):
         trainer(tmp_path, 5).fit(module, datamodule=ToyData(sampling="reshuffled"))
 
 

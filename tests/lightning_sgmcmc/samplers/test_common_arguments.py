@@ -13,6 +13,7 @@ from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
     HMC,
+    MCLMC,
     PSGLD,
     SGFS,
     SGHMC,
@@ -29,7 +30,7 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.samplers.common import Common, CommonAndIncrements, CommonAndMetric
 
 OWN_METRIC = [PSGLD, NaturalLangevin, HASGLD, HAMCMC, SGFS]
-FREE_METRIC = [SGLD, SGHMC, SGNHT, HMC]
+FREE_METRIC = [SGLD, SGHMC, SGNHT, MCLMC, HMC]
 DEFAULTS = {
     name: p.default
     for name, p in inspect.signature(Sampler.__init__).parameters.items()

@@ -17,6 +17,7 @@ from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
     HMC,
+    MCLMC,
     PSGLD,
     SGFS,
     SGHMC,
@@ -45,6 +46,10 @@ SAMPLERS: dict[str, Build] = {
     ),
     "SGNHT": lambda p, **kw: SGNHT(p, 1e-2, momentum=0.9, **kw),
     "SGNHT-RMSProp": lambda p, **kw: SGNHT(p, 1e-3, preconditioner=RMSProp(eps=0.1), **kw),
+    "MCLMC": lambda p, **kw: MCLMC(p, 1e-2, **kw),
+    "MCLMC-RMSProp": lambda p, **kw: MCLMC(
+        p, 1e-3, length=2.0, target_energy_variance=None, preconditioner=RMSProp(eps=0.1), **kw
+    ),
     "HMC": lambda p, **kw: HMC(p, 1e-3, leapfrog_steps=3, target_acceptance=0.99, **kw),
     "HMC-RMSProp": lambda p, **kw: HMC(
         p, 1e-4, leapfrog_steps=3, target_acceptance=None, preconditioner=RMSProp(eps=0.1), **kw

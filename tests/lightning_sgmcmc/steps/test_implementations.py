@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
+    MCLMC,
     PSGLD,
     SGFS,
     SGHMC,
@@ -55,6 +56,7 @@ READY: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
     "HASGLD": (HASGLD, {"lr": 1e-3}),
     "HAMCMC": (HAMCMC, {"lr": 1e-3}),
     "SGNHT": (SGNHT, {"lr": 1e-3, "momentum": 0.8}),
+    "MCLMC": (MCLMC, {"lr": 1e-3, "target_energy_variance": None}),
     "SGFS": (SGFS, {"lr": 1e-3, "floor": 0.1}),
     "SGFS, diagonal": (SGFS, {"lr": 1e-3, "floor": 0.1, "variant": "diagonal"}),
 }

@@ -1,0 +1,23 @@
+"""The table of a record of ``scripts/bench/microcanonical.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return samplers by target, each number with its standard error over groups of chains."""
+    rows = [
+        "| target | sampler | of the value | of its square | deviation over the true one |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        cells = []
+        for name, digits in (("value", 1), ("square", 1), ("ratio", 3)):
+            values = np.array([group[name] for group in row["groups"]])
+            error = values.std(ddof=1) / np.sqrt(len(values))
+            cells.append(f"{values.mean():.{digits}f} ± {error:.{digits}f}")
+        rows.append(f"| {row['target']} | {row['sampler']} | {' | '.join(cells)} |")
+    return "\n".join(rows)
