@@ -181,7 +181,7 @@ def examples_needed(chain: Chain, probes: Batch) -> int:
     """Return how many examples of a batch give ``PROBES`` predictions."""
     with evaluating(chain.task):
         whole = chain.evaluate("predictive", probes)
-    one = whole[0, 0] if chain.sampler.chain_dims else whole[0]
+    one: Tensor = whole[0, 0] if chain.sampler.chain_dims else whole[0]
     outputs = one.reshape(-1)[probed_outputs(one.numel())].numel()
     return -(-PROBES // max(1, outputs))
 
