@@ -166,6 +166,8 @@ class SGMCMCModule(EnsembleSteps):
             self.chain.place(Processes.of(self.trainer), training_stream(self.trainer))
             if self.chain.stack is not None:
                 self.chains = self.chain.stack  # a part of this module's state
+            # Lightning does so after it has restored a checkpoint, whose float64 would be rounded.
+            self.trainer.precision_plugin.convert_module(self)
 
     def configure_optimizers(self) -> Any:
         """Build the sampler with its schedule and, if there is one, the burn-in optimizer."""
