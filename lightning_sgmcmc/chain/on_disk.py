@@ -50,6 +50,10 @@ class OnDisk:
             another.
     """
 
+    _file: FileIO | None
+    _thread: ThreadPoolExecutor | None
+    _ahead: tuple[NDArray[np.int64], Future[NDArray[np.uint8]]] | None
+
     def __init__(self, source: str | os.PathLike[str] | NDArray[Any], name: str | None = None):
         if isinstance(source, np.ndarray):
             self._place = of_memmap(source)
@@ -175,12 +179,13 @@ class OnDisk:
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
         size = self._place.row_bytes
         found = np.empty((len(numbers), size), np.uint8)
-        view = memoryview(found.reshape(-1))
+        view = found.reshape(-1).data
         parts = [view[first : first + size] for first in range(0, len(view), size)]
         offsets = (self._place.offset + numbers * size).tolist()
         if hasattr(os, "posix_fadvise"):  # so that the system reads rows from the disk side by side
+            number = self._opened().fileno()
             for offset in offsets:
-                os.posix_fadvise(self._opened(), offset, size, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(number, offset, size, os.POSIX_FADV_WILLNEED)
         self._read(parts, offsets)
         return found
 
@@ -188,7 +193,7 @@ class OnDisk:
         """Return the bytes of rows that lie one after another, [n, b]."""
         size = self._place.row_bytes
         found = np.empty((stop - first, size), np.uint8)
-        view = memoryview(found.reshape(-1))
+        view = found.reshape(-1).data
         starts = range(0, len(view), _AT_ONCE)
         begin = self._place.offset + first * size
         self._read([view[at : at + _AT_ONCE] for at in starts], [begin + at for at in starts])
@@ -196,33 +201,32 @@ class OnDisk:
 
     def _read(self, parts: Sequence[memoryview], offsets: Sequence[int]) -> None:
         """Fill parts of memory with what stands in the file from some offsets on."""
-        number = self._opened()
+        file = self._opened()
         for part, offset in zip(parts, offsets, strict=True):
             if hasattr(os, "preadv"):
-                read = os.preadv(number, [part], offset)
+                read = os.preadv(file.fileno(), [part], offset)
             else:  # Windows has no reading at an offset
                 with self._lock:
-                    self._file.seek(offset)
-                    read = self._file.readinto(part)
+                    file.seek(offset)
+                    read = file.readinto(part)
             if read != len(part):
                 raise ValueError(
                     f"{self._place.path} is cut short: it ends at {offset + read:,} bytes, within "
                     f"the {len(part):,} from {offset:,} on; it was changed after it was opened"
                 )
 
-    def _opened(self) -> int:
-        """Return the number of the open file."""
+    def _opened(self) -> FileIO:
+        """Return the open file."""
         if self._file is None:
             self._file = self._place.path.open("rb", buffering=0)
             weakref.finalize(self, self._file.close)
-        return self._file.fileno()
+        return self._file
 
     def _forget(self) -> None:
         """Hold no open file and no thread; they are made where they are first needed."""
-        self._file: FileIO | None = None
+        self._file = None
         self._lock = Lock()
-        self._thread: ThreadPoolExecutor | None = None
-        self._ahead: tuple[NDArray[np.int64], Future[NDArray[np.uint8]]] | None = None
+        self._thread, self._ahead = None, None
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_file", "_lock", "_thread", "_ahead")

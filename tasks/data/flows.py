@@ -115,7 +115,7 @@ class FlowData(SplitData, Generic[Set]):
         if self._in_memory is not None or self.sampling == "full":
             return self._in_memory is not False
         field, velocity = self.samples(slice(0, 1))
-        return 4 * self.split("train").stop * (field.size + velocity.size) <= IN_MEMORY
+        return bool(4 * self.split("train").stop * (field.size + velocity.size) <= IN_MEMORY)
 
     @abstractmethod
     def samples(self, chosen: slice) -> tuple[Array, Array]:
