@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -60,6 +61,17 @@ def test_minibatches_and_scales_are_those_of_memory(
     assert found.keys() == expected.keys()
     for buffer, value in expected.items():
         torch.testing.assert_close(found[buffer], value, rtol=3e-7, atol=0)
+    field, velocity = held.arrays("train")
+    numpy = {
+        "net.log_mean": lambda: np.log(field).mean(),
+        "net.log_std": lambda: np.log(field).std(),
+        "input_scale": lambda: np.sqrt(np.mean(field[field != 0] ** 2)),
+        "output_scale": lambda: np.sqrt(np.mean(velocity**2)),
+    }
+    named = [buffer for buffer in numpy if buffer in expected]
+    assert len(named) == 2
+    for buffer in named:
+        assert float(expected[buffer]) == np.float32(numpy[buffer]())
     for split in ("val", "test"):
         assert all(map(torch.equal, held.tensors(split), read.tensors(split)))  # type: ignore[arg-type]
 
