@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightning_sgmcmc.chain import BatchStream
+    from lightning_sgmcmc.chain import BatchStream, OnDisk
     from lightning_sgmcmc.chain.adapters import LowRankLinear, add_adapters
     from lightning_sgmcmc.chain.schedules import (
         BlockDecay,
@@ -127,6 +127,7 @@ __all__ = [
     "NaturalLangevin",
     "Normal",
     "NormalInverseGammaPrior",
+    "OnDisk",
     "PolynomialDecay",
     "Posterior",
     "Preconditioner",

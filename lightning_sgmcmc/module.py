@@ -166,6 +166,7 @@ class SGMCMCModule(EnsembleSteps):
             self.chain.place(Processes.of(self.trainer), training_stream(self.trainer))
             if self.chain.stack is not None:
                 self.chains = self.chain.stack  # a part of this module's state
+            self.trainer.precision_plugin.convert_module(self)  # before a checkpoint is restored
 
     def configure_optimizers(self) -> Any:
         """Build the sampler with its schedule and, if there is one, the burn-in optimizer."""
@@ -200,8 +201,7 @@ class SGMCMCModule(EnsembleSteps):
         self.adaptation.after_step()
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and chain.steps % every == 0:  # 0 in a barebones Trainer
-            loss = chain.processes.mean_of_chains(chain.last_loss)
-            values = {"train/nll": loss, "lr": chain.lr}
+            values = {"train/nll": chain.processes.mean_of_chains(chain.last_loss), "lr": chain.lr}
             temperature = chain.kinetic_temperature()
             if temperature is not None:
                 values["kinetic_temperature"] = temperature

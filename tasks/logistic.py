@@ -131,10 +131,11 @@ class LogisticRegression(SGMCMCModule):
     def _beside_laplace(self, kept: KeptDraws) -> dict[str, Any]:
         prior = self.chain.sampler.prior
         plain = isinstance(prior, GaussianPrior) and prior.mean == 0
-        if not plain or self.chain.sampler.temperature != 1 or self.chain.stream is None:
+        stream = self.chain.stream
+        if not plain or self.chain.sampler.temperature != 1 or stream is None or stream.on_disk:
             return {}
         assert isinstance(prior, GaussianPrior)
-        x, y = (t.double().cpu() for t in self.chain.stream.tensors)
+        x, y = (t.double().cpu() for t in stream.tensors)
         approximation = laplace(self._extended(x).numpy(), y.numpy(), prior.variance)
         result = {}
         for name, held in kept.held_out.items():

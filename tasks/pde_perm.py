@@ -78,15 +78,23 @@ class PDEPerm(DarcySurrogate):
         data = self._data()
         if isinstance(data.spec, pde.OwnFieldsSpec):
             self._refuse_what_own_fields_lack(data.spec)
-        permeability, velocity = data.arrays("train")
-        logs = np.log(permeability)
-        factor = np.exp(logs.mean(axis=(1, 2)))[:, None]
+        total, squares, cells, edges = 0.0, 0.0, 0, 0
+        active = torch.zeros(data.data.grid.num_edges, dtype=torch.bool)
+        for permeability, velocity in data.training_blocks():
+            logs = np.log(permeability)
+            factor = np.exp(logs.mean(axis=(1, 2)))[:, None]
+            total, cells = total + np.sum(logs), cells + logs.size
+            squares, edges = squares + np.sum((velocity / factor) ** 2), edges + velocity.size
+            active |= edges_with_flow(velocity)
+        mean, deviations = total / cells, 0.0
+        for permeability, _ in data.training_blocks():
+            deviations += np.sum((np.log(permeability) - mean) ** 2)
         with torch.no_grad():
-            self.flow.log_mean.fill_(float(logs.mean()))
-            self.flow.log_std.fill_(float(logs.std()))
+            self.flow.log_mean.fill_(float(mean))
+            self.flow.log_std.fill_(float(np.sqrt(deviations / cells)))
             self.flow.source.fill_(data.spec.source)
-            self.flow_scale.fill_(float(np.sqrt(np.mean((velocity / factor) ** 2))))
-        self.active = edges_with_flow(velocity)
+            self.flow_scale.fill_(float(np.sqrt(squares / edges)))
+        self.active = active
 
     def _refuse_what_own_fields_lack(self, spec: pde.OwnFieldsSpec) -> None:
         """Refuse what holds for flow from left to right through a unit square alone.
@@ -140,13 +148,13 @@ class PDEPerm(DarcySurrogate):
         return super().metrics(prediction, batch) | found
 
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
-        """Return the noise scale, the field and the regressions to compare with."""
+        """Return the noise scale, the field and, of data in memory, regressions beside it."""
         data = self._data()
-        xi, velocity = data.coefficients("train"), data.arrays("train")[1]
+        xi, velocity = data.coefficients("train"), next(data.training_blocks())[1]
         found: dict[str, float] = {}
-        own = isinstance(data.spec, pde.OwnFieldsSpec)
+        none = isinstance(data.spec, pde.OwnFieldsSpec) or not data.in_memory
         for name, quadratic in (
-            () if own else (("mean_field", None), ("linear", 0), ("quadratic", 15))
+            () if none else (("mean_field", None), ("linear", 0), ("quadratic", 15))
         ):
             used = xi[:, :0] if quadratic is None else xi
             products = quadratic or 0

@@ -65,8 +65,6 @@ class PDESource(DarcySurrogate):
     def take_scales(self) -> None:
         """Take scales and the quadratic form from the training data."""
         data = self._data()
-        source, velocity = data.arrays("train")
-        nonzero = source[source != 0]
         basis, patterns = data.data.basis_velocity, data.data.patterns
         if basis is None or patterns is None:
             raise ValueError("pde_source needs spots or wells, the data set holds other sources")
@@ -76,13 +74,20 @@ class PDESource(DarcySurrogate):
             [p[c].max() if c.any() else 1.0 for p, c in zip(patterns, alone, strict=True)]
         )
         flows = basis / scale[:, None]
-        gram = torch.from_numpy(flows @ flows.T / velocity.shape[1])
+        gram = torch.from_numpy(flows @ flows.T / basis.shape[1])
+        squares, counts = np.zeros(2), np.zeros(2)
+        active = torch.zeros(basis.shape[1], dtype=torch.bool)
+        for source, velocity in data.training_blocks():
+            nonzero = source[source != 0]
+            squares += np.sum(nonzero**2), np.sum(velocity**2)
+            counts += nonzero.size, velocity.size
+            active |= edges_with_flow(velocity)
         with torch.no_grad():
-            self.input_scale.fill_(float(np.sqrt(np.mean(nonzero**2))))
-            self.output_scale.fill_(float(np.sqrt(np.mean(velocity**2))))
+            self.input_scale.fill_(float(np.sqrt(squares[0] / counts[0])))
+            self.output_scale.fill_(float(np.sqrt(squares[1] / counts[1])))
             self.gram = gram.to(self.output_scale)
             self.spots = torch.from_numpy(spots).to(self.spots.device)
-        self.active = edges_with_flow(velocity)
+        self.active = active
 
     def network_inputs(self, x: Tensor) -> Tensor:
         """Return scaled sources, [B, 1, ny, nx]."""

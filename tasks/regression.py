@@ -30,6 +30,8 @@ NOISES = ("learned", "residuals", "held_out")
 FOLLOWING = ("residuals", "held_out")
 #: Examples whose error is shown while several chains run.
 _SHOWN = 256
+#: Training examples from whose residuals sigma is fixed, where all of them are on disk.
+_FROM_DISK = 4096
 
 
 class RegressionTask(SGMCMCModule):
@@ -308,11 +310,15 @@ class RegressionTask(SGMCMCModule):
         return batches
 
     def on_burn_in_end(self) -> None:
-        """Fix sigma, and p, by the residuals of the whole training set, or of the held-out one."""
+        """Fix sigma, and p, by the residuals of the training set, or of the held-out one.
+
+        Of training data on disk they are those of 4,096 examples, spread evenly.
+        """
         if self.noise == "held_out":
             batches = self._held_out()
         elif self.noise == "residuals" and self.chain.stream is not None:
-            x, y = self.chain.stream.tensors
+            stream = self.chain.stream
+            x, y = stream.spread(_FROM_DISK) if stream.on_disk else stream.tensors
             batches = [(x[i : i + 256], y[i : i + 256]) for i in range(0, len(x), 256)]
         else:
             return

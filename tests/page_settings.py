@@ -130,6 +130,10 @@ SNIPPETS = {
     ("docs/own-task.md", "def train_dataloader(self):\n    return"): Snippet(
         "x, y = torch.randn(200, 2), torch.zeros(200)", after="next(iter(train_dataloader(None)))"
     ),
+    ("docs/own-task.md", "mean_and_std"): Snippet(
+        "import numpy as np\nnp.save('x.npy', np.eye(200, 2)), np.save('y.npy', np.ones(200))",
+        after="train_dataloader(None).at(0)",
+    ),
     ("docs/gallery.md", "601"): Snippet(replace={"601": "101"}),
     ("docs/darcy.md", "class Channels"): Snippet(
         after="import channels, pde\n"

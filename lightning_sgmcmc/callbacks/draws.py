@@ -175,7 +175,7 @@ def training_data(trainer: L.Trainer) -> Any:
     loader = trainer.train_dataloader
     if isinstance(loader, BatchStream):
         # As Lightning converts batches that it fetches itself, for precision "64-true".
-        loader.tensors = trainer.precision_plugin.convert_input(loader.tensors)
+        loader.convert(trainer.precision_plugin.convert_input)
     return loader
 
 

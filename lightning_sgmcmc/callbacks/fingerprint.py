@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Subset, TensorDataset
 
-from lightning_sgmcmc.chain import BatchStream, Chain, checks
+from lightning_sgmcmc.chain import BatchStream, Chain, OnDisk, checks
 from lightning_sgmcmc.common.arguments import arguments_of
 from lightning_sgmcmc.posterior.held_out import HeldOut
 from lightning_sgmcmc.samplers import ChainsInTurn
@@ -26,6 +26,8 @@ _KEPT = ("draw_budget",)
 _APART = ("lr", "num_data", "prior", "preconditioner", "seed", "temperature")
 #: Bytes of a tensor of which the content is read; of a larger one evenly spaced examples.
 _READ = 1 << 28
+#: Examples that are read from a disk at once.
+_AT_ONCE = 4096
 
 
 def of_target(chain: Chain) -> Fingerprint:
@@ -102,7 +104,7 @@ def _short(text: str | None) -> str:
     return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
 
 
-def _training(loader: Any) -> Iterator[Tensor]:
+def _training(loader: Any) -> Iterator[Tensor | OnDisk]:
     """Yield the tensors behind a loader, and the indices of a subset of them."""
     data = getattr(loader, "dataset", loader)
     while isinstance(data, Subset):
@@ -112,19 +114,28 @@ def _training(loader: Any) -> Iterator[Tensor]:
         yield from _tensors(data.tensors)
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
+def _tensors(batch: Any) -> Iterator[Tensor | OnDisk]:
     """Yield the tensors of a batch in a fixed order."""
-    return (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    return (leaf for leaf in tree_leaves(batch) if isinstance(leaf, (Tensor, OnDisk)))
 
 
-def _hash(tensors: Iterator[Tensor]) -> str:
+def _hash(tensors: Iterator[Tensor | OnDisk]) -> str:
     """Return shapes and a SHA-256 of tensors."""
     digest, shapes = hashlib.sha256(), []
     for tensor in tensors:
         shapes.append("x".join(map(str, tensor.shape)) or "scalar")
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         every = -(-tensor.numel() * tensor.element_size() // _READ) if tensor.dim() else 1
-        part = tensor[:: max(1, every)] if tensor.dim() else tensor
-        content = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(content.numpy().data)
+        for part in _parts(tensor, max(1, every)):
+            content = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest.update(content.numpy().data)
     return f"{' and '.join(shapes) or 'of unknown content'} ({digest.hexdigest()[:16]})"
+
+
+def _parts(tensor: Tensor | OnDisk, every: int) -> Iterator[Tensor]:
+    """Yield evenly spaced examples of a tensor, a part at a time of one on disk."""
+    if isinstance(tensor, Tensor):
+        yield tensor[::every] if tensor.dim() else tensor
+        return
+    for first in range(0, len(tensor), _AT_ONCE * every):
+        yield tensor[first : first + _AT_ONCE * every : every]

@@ -3,6 +3,7 @@
 from lightning_sgmcmc.chain.batches import BatchStream, Sampling
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.chain import Chain
+from lightning_sgmcmc.chain.on_disk import OnDisk
 from lightning_sgmcmc.chain.stack import ChainStack, MethodOf, holding
 from lightning_sgmcmc.chain.starts import Starts, starts
 from lightning_sgmcmc.chain.task import Report, Task
@@ -12,6 +13,7 @@ __all__ = [
     "Chain",
     "ChainStack",
     "MethodOf",
+    "OnDisk",
     "OptimizerBurnIn",
     "Report",
     "Sampling",

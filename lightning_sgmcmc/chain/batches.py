@@ -1,8 +1,8 @@
-"""Minibatches as a function of (seed, step), held on the device."""
+"""Minibatches as a function of (seed, step), of data on the device or on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightning_sgmcmc.chain.on_disk import OnDisk
+from lightning_sgmcmc.chain.permutation import LARGEST_TABLE, Permutation
 from lightning_sgmcmc.target import Batch
 
 # Spawn keys of SeedSequence(seed): a chain's noise is (chain,), its batches (chain, this).
 _BATCHES = 0xBA7C4
 _FULL_EPOCH = 100
-_BLOCK = 64  # steps whose independent batches are drawn at once
+_BLOCK = 64  # steps whose batches are drawn at once, where a pass is not drawn as a whole
 
 Sampling = Literal["auto", "independent", "reshuffled", "full"]
 
 
 class BatchStream:
-    """Minibatches of in-memory tensors, each a function of the seed and the step alone.
+    """Minibatches of tensors, each a function of the seed and the step alone.
 
     A run that resumes at any step sees the batches that it would have seen, and one rank sees the
     same global batch as many ranks together. Iterating yields step numbers within an epoch; the
@@ -40,6 +42,11 @@ class BatchStream:
     For K stacked chains a batch is [K, n, ...], chain k's being what it would be alone; full
     batches are the same for all and stay [N, ...].
 
+    Data that memory does not hold are given as :class:`~lightning_sgmcmc.OnDisk`, or as
+    arrays mapped by ``numpy.load(FILE, mmap_mode="r")``: their minibatches are the same to the bit,
+    and the next one is read while a step is taken. Above N = 2^23 a permutation is computed where
+    it is needed (:class:`~lightning_sgmcmc.chain.permutation.Permutation`) and not held.
+
     Args:
         tensors: The training set: tensors, each [N, ...], in a tuple, a list or a dict, which a
             batch then is too. Tuples, lists and dicts may hold further ones.
@@ -48,7 +55,8 @@ class BatchStream:
 
     Raises:
         TypeError: If something is no tensor.
-        ValueError: If lengths differ, the batch is larger than the data, or a name is unknown.
+        ValueError: If lengths differ, the batch is larger than the data, a name is unknown, or
+            full batches are asked for of data on disk.
     """
 
     def __init__(
@@ -57,13 +65,17 @@ class BatchStream:
         batch_size: int,
         sampling: Sampling = "auto",
     ) -> None:
-        self.tensors: Any = tuple(tensors) if isinstance(tensors, list) else tensors
+        self.tensors: Any = tree_map(
+            lambda leaf: OnDisk(leaf) if isinstance(leaf, np.memmap) else leaf,
+            tuple(tensors) if isinstance(tensors, list) else tensors,
+        )
         leaves = tree_leaves(self.tensors)
-        others = sorted({type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)})
+        kinds = (Tensor, OnDisk)
+        others = sorted({type(leaf).__name__ for leaf in leaves if not isinstance(leaf, kinds)})
         if others:
             raise TypeError(
                 "a BatchStream takes tensors in tuples, lists and dicts, got "
-                f"{' and '.join(others)} among them: convert it"
+                f"{' and '.join(others)} among them: convert it, or give OnDisk"
             )
         lengths = {len(t) if t.dim() else 0 for t in leaves}
         if len(lengths) != 1:
@@ -81,7 +93,9 @@ class BatchStream:
         self.sampling = sampling
         self.seed, self.chain, self.rank, self.world_size = 0, 0, 0, 1
         self.num_chains: int | None = None
-        self._cached: tuple[int, Tensor] | None = None
+        self._cached: tuple[tuple[int, int], Tensor] | None = None
+        if sampling == "full":
+            self._refuse_full()
 
     def bind(
         self,
@@ -105,7 +119,8 @@ class BatchStream:
             num_chains: K stacked chains, None for a single one.
 
         Raises:
-            ValueError: If the batch does not divide among the ranks.
+            ValueError: If the batch does not divide among the ranks, or full batches are asked for
+                of data on disk.
         """
         if self.batch_size % world_size:
             raise ValueError(
@@ -118,8 +133,27 @@ class BatchStream:
         if self.sampling == "auto":
             self.sampling = kind
             if kind == "full":
+                self._refuse_full()
                 self.batch_size = self.num_data
         self._cached = None
+
+    def convert(self, function: Callable[[Tensor], Tensor]) -> None:
+        """Put a function of every tensor in its place, of one on disk as its rows are read."""
+        self.tensors = tree_map(
+            lambda t: t.map(function) if isinstance(t, OnDisk) else function(t), self.tensors
+        )
+
+    @property
+    def on_disk(self) -> list[OnDisk]:
+        """What of the data is on disk."""
+        return [leaf for leaf in tree_leaves(self.tensors) if isinstance(leaf, OnDisk)]
+
+    def _refuse_full(self) -> None:
+        if self.on_disk:
+            raise ValueError(
+                "full batches put all data into every step, and these are on disk: give tensors "
+                "that hold them, data.x[:] of an OnDisk for instance, or choose another sampling"
+            )
 
     def __len__(self) -> int:
         return _FULL_EPOCH if self.sampling == "full" else self.num_data // self.batch_size
@@ -140,9 +174,13 @@ class BatchStream:
         elif self.sampling == "independent":
             block, place = divmod(step, _BLOCK)
             chosen = self._drawn(block)[..., place, :]
-        else:
+        elif self.num_data <= LARGEST_TABLE:
             epoch, place = divmod(step, len(self))
             chosen = self._drawn(epoch)[..., place * n : (place + 1) * n]
+        else:
+            epoch, place = divmod(step, len(self))
+            block, place = divmod(place, _BLOCK)
+            chosen = self._drawn(epoch, block)[..., place * n : (place + 1) * n]
         return chosen[..., self.rank * share : (self.rank + 1) * share]
 
     def at(self, step: int) -> Batch:
@@ -151,6 +189,8 @@ class BatchStream:
             return self.tensors
         indices = self.indices(step)
         chosen = self._rows(indices.reshape(-1))
+        for leaf in self.on_disk:
+            leaf.read_ahead(self.indices(step + 1).reshape(-1))
         return tree_map(lambda t: t.view(*indices.shape, *t.shape[1:]), chosen)
 
     def spread(self, count: int) -> Batch:
@@ -160,8 +200,11 @@ class BatchStream:
 
     def _rows(self, indices: Tensor) -> Batch:
         """Return the examples with these numbers."""
-        indices = indices.to(tree_leaves(self.tensors)[0].device)
-        return tree_map(lambda t: t.index_select(0, indices), self.tensors)
+        held = [leaf for leaf in tree_leaves(self.tensors) if isinstance(leaf, Tensor)]
+        placed = indices.to(held[0].device) if held else indices
+        return tree_map(
+            lambda t: t.index_select(0, indices if isinstance(t, OnDisk) else placed), self.tensors
+        )
 
     def whole(self) -> Iterator[Batch]:
         """Yield this rank's share of the whole data, in batches of its share of a minibatch.
@@ -186,17 +229,21 @@ class BatchStream:
         """Minibatches that hold the whole data, the last one in part: ceil(N / n)."""
         return -(-self.num_data // self.batch_size)
 
-    def _drawn(self, counter: int) -> Tensor:
-        """Return the permutations of an epoch or the indices of a block, of every chain."""
-        if self._cached is None or self._cached[0] != counter:
-            rows = [self._draw(self.chain + k, counter) for k in range(self.num_chains or 1)]
+    def _drawn(self, counter: int, part: int = 0) -> Tensor:
+        """Return the permutations, or a part, of an epoch or a block's indices, of every chain."""
+        if self._cached is None or self._cached[0] != (counter, part):
+            rows = [self._draw(self.chain + k, counter, part) for k in range(self.num_chains or 1)]
             chosen = torch.from_numpy(rows[0] if self.num_chains is None else np.stack(rows))
-            self._cached = (counter, chosen)
+            self._cached = ((counter, part), chosen)
         return self._cached[1]
 
-    def _draw(self, chain: int, counter: int) -> NDArray[np.int64]:
+    def _draw(self, chain: int, counter: int, part: int) -> NDArray[np.int64]:
         sequence = np.random.SeedSequence(self.seed, spawn_key=(chain, _BATCHES, counter))
         generator = np.random.Generator(np.random.Philox(sequence))
         if self.sampling == "independent":
             return generator.integers(0, self.num_data, (_BLOCK, self.batch_size))
-        return generator.permutation(self.num_data)
+        if self.num_data <= LARGEST_TABLE:
+            return generator.permutation(self.num_data)
+        size = _BLOCK * self.batch_size
+        places = np.arange(part * size, min((part + 1) * size, self.num_data))
+        return Permutation(self.num_data, generator).at(places)

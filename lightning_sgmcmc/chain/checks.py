@@ -197,6 +197,11 @@ def check_randomised(
         )
     if stream is None:
         raise ValueError('starts "randomised_map" perturb labels by example: use a BatchStream')
+    if stream.on_disk:
+        raise ValueError(
+            'starts "randomised_map" hold each chain\'s labels in memory, and data are on disk: '
+            "choose other starts"
+        )
     if stream.sampling == "full" and sampler.num_chains and "per_example" in sampler.needs:
         raise ValueError(
             'starts "randomised_map" give each chain labels of its own, but per-example gradients '

@@ -38,7 +38,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         yield temporary
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # Windows flushes no file that is open for reading
             os.fsync(file.fileno())
         os.replace(temporary, path)
         flush_folder(path.parent)

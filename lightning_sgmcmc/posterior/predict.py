@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_sgmcmc.chain import ChainStack, MethodOf, Task
+from lightning_sgmcmc.chain import ChainStack, MethodOf, OnDisk, Task
 from lightning_sgmcmc.kernels import chosen
 from lightning_sgmcmc.posterior.fused import fused
 from lightning_sgmcmc.posterior.layout import ExamplesLast
@@ -390,7 +390,7 @@ def num_examples(batch: Any) -> int:
 
 def cut(batch: Any, part: slice | Tensor) -> Any:
     """Return some examples of a batch."""
-    if isinstance(batch, Tensor):
+    if isinstance(batch, (Tensor, OnDisk)):
         return batch[part]
     if isinstance(batch, Mapping):
         return {key: cut(value, part) for key, value in batch.items()}
@@ -412,8 +412,8 @@ def joined(batches: Sequence[Any]) -> Any:
     return first
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
+def _tensors(batch: Any) -> Iterator[Tensor | OnDisk]:
+    if isinstance(batch, (Tensor, OnDisk)):
         yield batch
     elif isinstance(batch, (Mapping, tuple, list)):
         for value in batch.values() if isinstance(batch, Mapping) else batch:

@@ -103,7 +103,8 @@ class RunFolder:
         if self._lock is None:
             return
         os.environ.pop(_VARIABLE, None)
-        Path(self._lock.lock_file).unlink(missing_ok=True)
+        with contextlib.suppress(PermissionError):  # Windows keeps a file that is open
+            Path(self._lock.lock_file).unlink(missing_ok=True)
         self._lock.release()
         self._lock = None
         with contextlib.suppress(OSError):

@@ -79,7 +79,7 @@ class Ranks:
             if process.poll() is None:
                 process.kill()
         if self._parent is not None and os.getppid() == self._parent:
-            os.kill(self._parent, signal.SIGKILL)  # it stands still
+            os.kill(self._parent, getattr(signal, "SIGKILL", signal.SIGTERM))  # it stands still
         if os.environ.get("LOCAL_RANK", "0") in ("0", "1"):  # of several that see it, one says it
             print(f"error: {found}: all have ended. {self._advice}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sgmcmc.callbacks.report import results
-from lightning_sgmcmc.callbacks.report.remedy import changed_options, is_anew
+from lightning_sgmcmc.callbacks.report.remedy import can_be_followed, changed_options, is_anew
 from lightning_sgmcmc.run.config_file import read_config
 
 # Steps that a round has to add, relative to those so far, to be worth it.
@@ -48,7 +48,7 @@ class Rounds:
         self._began -= seconds
         while content["diagnostics"]["alarms"]:
             more = self._steps(content, steps, seconds)
-            if more is None:
+            if more is None or not can_be_followed(config, content):
                 break
             anew = is_anew(content)
             if anew:

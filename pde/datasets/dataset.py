@@ -91,9 +91,13 @@ class Dataset(Generic[Spec]):
         """
         if self.strengths is None:
             return np.asarray(self.arrays["source"][samples])
+        return self.source_of(self.strengths[samples])
+
+    def source_of(self, strengths: Array) -> Array:
+        """Cell means `[..., ny, nx]` of the sources of strengths `[..., patterns]`."""
         if "patterns" in self.arrays:
-            return np.tensordot(self.strengths[samples], self.arrays["patterns"], axes=1)
-        return three_spot_source(self.grid, self.strengths[samples])
+            return np.tensordot(strengths, self.arrays["patterns"], axes=1)
+        return three_spot_source(self.grid, strengths)
 
     def __len__(self) -> int:
         return int(self.velocity.shape[0])

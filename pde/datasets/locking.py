@@ -33,6 +33,7 @@ def one_at_a_time(path: Path, announce: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        # Whoever waits for a file without a name makes a new one.
-        Path(lock.lock_file).unlink(missing_ok=True)
+        # Whoever waits for a file without a name makes a new one. Windows keeps an open file.
+        with contextlib.suppress(PermissionError):
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, TypeVar, get_args
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lightning_sgmcmc import OnDisk
 from lightning_sgmcmc.chain import Sampling
 from tasks.data.splits import NOT_READY, Pair, SplitData
 from tasks.data.splits import Split as Split
 
 Array = NDArray[np.float64]
 Set = TypeVar("Set")
+
+#: Bytes of training data as the chain sees them up to which they are taken into memory by default.
+IN_MEMORY = 4_000_000_000
+#: Samples that are read at once of data on disk.
+BLOCK = 1024
 
 
 class FlowData(SplitData, Generic[Set]):
@@ -31,9 +38,13 @@ class FlowData(SplitData, Generic[Set]):
         num_calibration: Further pairs.
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
+        in_memory: Whether the training data are taken into memory, or read from their file as
+            minibatches need them; None takes up to 4 GB, and all for ``full`` ones. Held-out data
+            are in memory in any case.
 
     Raises:
-        ValueError: If a split leaves nothing to train on, or a number is negative.
+        ValueError: If a split leaves nothing to train on, a number is negative, or ``full``
+            minibatches are to be read from a file.
     """
 
     def __init__(
@@ -44,6 +55,7 @@ class FlowData(SplitData, Generic[Set]):
         num_calibration: int,
         batch_size: int,
         sampling: Sampling,
+        in_memory: bool | None = None,
     ) -> None:
         super().__init__(batch_size, sampling, eval_batch_size=100)
         if not 0 < num_test < num_samples:
@@ -53,8 +65,14 @@ class FlowData(SplitData, Generic[Set]):
             raise ValueError(f"num_val = {num_val} leaves no training sample of the {left} others")
         if num_calibration < 0:
             raise ValueError(f"num_calibration must not be negative, got {num_calibration}")
+        if sampling == "full" and in_memory is False:
+            raise ValueError(
+                "in_memory = False reads minibatches, and sampling = full puts all data into every "
+                "step: choose reshuffled or independent ones"
+            )
         self.num_samples, self.num_test, self.num_val = num_samples, num_test, num_val
         self.num_calibration = num_calibration
+        self._in_memory = in_memory
         self._data: Set | None = None
 
     @abstractmethod
@@ -62,10 +80,12 @@ class FlowData(SplitData, Generic[Set]):
         """Open the set that :meth:`prepare_data` made."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the set and take its splits into memory."""
+        """Open the set and take its splits into memory, the training data if they are to be."""
         if self._data is None:
             self._data = self.load()
-            self._splits = {name: self._pair(name) for name in get_args(Split)}
+            held_out = (name for name in get_args(Split) if name != "train")
+            self._splits = {name: self._pair(name) for name in held_out}
+            self._splits["train"] = self._pair("train") if self.in_memory else self._on_disk()
 
     @property
     def data(self) -> Set:
@@ -89,9 +109,35 @@ class FlowData(SplitData, Generic[Set]):
             "calibration": slice(self.num_samples, self.num_samples + self.num_calibration),
         }[name]
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the training data are taken into memory."""
+        if self._in_memory is not None or self.sampling == "full":
+            return self._in_memory is not False
+        field, velocity = self.samples(slice(0, 1))
+        return bool(4 * self.split("train").stop * (field.size + velocity.size) <= IN_MEMORY)
+
     @abstractmethod
+    def samples(self, chosen: slice) -> tuple[Array, Array]:
+        """Return fields [n, ny, nx] and velocities [n, edges] of some samples."""
+
+    @abstractmethod
+    def _stored(self, chosen: slice) -> tuple[OnDisk, OnDisk]:
+        """Return what :meth:`samples` does as rows of the file, float64."""
+
     def arrays(self, name: Split) -> tuple[Array, Array]:
         """Return fields [n, ny, nx] and velocities [n, edges] of a split."""
+        return self.samples(self.split(name))
+
+    def training_blocks(self) -> Iterator[tuple[Array, Array]]:
+        """Yield fields and velocities of training, all at once if they are in memory."""
+        stop = self.split("train").stop
+        size = stop if self.in_memory else BLOCK
+        for first in range(0, stop, size):
+            yield self.samples(slice(first, min(first + size, stop)))
+
+    def _on_disk(self) -> Any:
+        return tuple(rows.map(torch.Tensor.float) for rows in self._stored(self.split("train")))
 
     def _pair(self, name: Split) -> Pair:
         field, velocity = self.arrays(name)

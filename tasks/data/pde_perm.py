@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 import pde
+from lightning_sgmcmc import OnDisk
 from lightning_sgmcmc.chain import Sampling
 from pde.datasets.permeability import PRESSURE
 from pde.fields.kle import MEANS
@@ -72,6 +73,7 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         num_calibration: int = 0,
         batch_size: int = 64,
         sampling: Sampling = "auto",
+        in_memory: bool | None = None,
         seed: int = 0,
         permeability: str | None = None,
         permeability_name: str | None = None,
@@ -84,7 +86,9 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         side_flux: dict[str, float] | None = None,
     ) -> None:
         solved = num_samples + num_calibration
-        super().__init__(num_samples, num_test, num_val, num_calibration, batch_size, sampling)
+        super().__init__(
+            num_samples, num_test, num_val, num_calibration, batch_size, sampling, in_memory
+        )
         self.spec: Spec
         if permeability is not None:
             self.spec = pde.OwnFieldsSpec.of_file(
@@ -141,13 +145,16 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         """Open the set."""
         return pde.load(self.path, type(self.spec))
 
-    def arrays(self, name: Split) -> tuple[Array, Array]:
-        """Return permeabilities [n, ny, nx] and velocities [n, edges] of a split."""
-        chosen = self.split(name)
+    def samples(self, chosen: slice) -> tuple[Array, Array]:
+        """Return permeabilities [n, ny, nx] and velocities [n, edges] of some samples."""
         return np.array(self.data.permeability[chosen]), np.array(self.data.velocity[chosen])
+
+    def _stored(self, chosen: slice) -> tuple[OnDisk, OnDisk]:
+        return OnDisk(self.data.permeability[chosen]), OnDisk(self.data.velocity[chosen])
 
     def coefficients(self, name: Split) -> Array:
         """Return the Karhunen-Loeve coefficients [n, terms] of a split; none of own fields."""
         if isinstance(self.spec, pde.OwnFieldsSpec):
-            return np.empty((len(self.arrays(name)[0]), 0))
+            part = self.split(name)
+            return np.empty((part.stop - part.start, 0))
         return np.array(self.data.coefficients[self.split(name)])

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import pde
+from lightning_sgmcmc import OnDisk
 from lightning_sgmcmc.chain import Sampling
 from pde.datasets.own_problem import own_problem
 from tasks.data.download import data_root
-from tasks.data.flows import FlowData, Split
+from tasks.data.flows import Array, FlowData
 
 #: Forms in which the SPE10 file may lie in ``spe10`` below the folder of data sets.
 SPE10_NAMES = ("spe_perm.dat", "spe_perm.dat.xz", "por_perm_case2a.zip")
@@ -30,10 +32,10 @@ def find_spe10() -> Path:
 class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
     """1,500 pairs of source and velocity on one permeability (section 5.3.1 of HASGLD-SA, or own).
 
-    The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The first 80 % of
-    the samples are for training, the last 20 % for testing, and the last ``num_val`` of the
-    training samples are held out for validation where a protocol chooses anything. Further pairs
-    set the width of conformal bands.
+    The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The last fifth of
+    the samples, or ``num_test``, are for testing, the others for training, and the last ``num_val``
+    of these are held out for validation where a protocol chooses anything. Further pairs set the
+    width of conformal bands.
 
     Args:
         root: Folder of the generated set.
@@ -45,10 +47,12 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         origin: First SPE10 cell (x, y) of the crop.
         spread: What the 5 of the paper's N(10, 5) is: ``variance`` or ``sd``.
         num_samples: Pairs for training, validation and testing.
+        num_test: Pairs for testing; None is a fifth of them.
         num_val: Training pairs that are held out.
         num_calibration: Further pairs, for conformal bands.
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
+        in_memory: Whether training pairs are taken into memory; None takes up to 4 GB.
         seed: Seed of the sources.
         own: An own permeability, sides and wells, as for
             :func:`pde.datasets.own_problem.own_problem`.
@@ -67,17 +71,23 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         origin: tuple[int, int] = (0, 0),
         spread: Literal["variance", "sd"] = "variance",
         num_samples: int = 1500,
+        num_test: int | None = None,
         num_val: int = 0,
         num_calibration: int = 0,
         batch_size: int = 64,
         sampling: Sampling = "auto",
+        in_memory: bool | None = None,
         seed: int = 0,
         **own: Any,
     ) -> None:
         if num_samples < 10:
             raise ValueError(f"num_samples must be at least 10, got {num_samples}")
-        num_test, solved = num_samples // 5, num_samples + num_calibration
-        super().__init__(num_samples, num_test, num_val, num_calibration, batch_size, sampling)
+        if num_test is None:
+            num_test = num_samples // 5
+        solved = num_samples + num_calibration
+        super().__init__(
+            num_samples, num_test, num_val, num_calibration, batch_size, sampling, in_memory
+        )
         if field == "spe10" and spe10_file is None:
             spe10_file = str(find_spe10())
         problem = own_problem(**own)
@@ -112,18 +122,25 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         """Open the set."""
         return pde.load(self.path, pde.SourceDataSpec)
 
-    def arrays(self, name: Split) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return sources [n, ny, nx] and velocities [n, edges] of a split."""
-        chosen = self.split(name)
+    def samples(self, chosen: slice) -> tuple[Array, Array]:
+        """Return sources [n, ny, nx] and velocities [n, edges] of some samples."""
         return self.data.source(chosen), np.array(self.data.velocity[chosen])
+
+    def _stored(self, chosen: slice) -> tuple[OnDisk, OnDisk]:
+        data, velocity = self.data, OnDisk(self.data.velocity[chosen])
+        if data.strengths is None:
+            return OnDisk(data.arrays["source"][chosen]), velocity
+        strengths = OnDisk(data.strengths[chosen])
+        return strengths.map(lambda s: torch.from_numpy(data.source_of(s.numpy()))), velocity
 
     def least_squares_error(self) -> NDArray[np.float64]:
         """Return the relative L2 errors, [n], of linear least squares from source to velocity.
 
         The map is linear, or affine where there is flow without any rate, and its inputs span few
-        dimensions, so this is exact up to round-off: the baseline of any network for this problem.
+        dimensions, so this is exact up to round-off, by the first samples of data on disk too: the
+        baseline of any network for this problem.
         """
-        source, velocity = self.arrays("train")
+        source, velocity = next(self.training_blocks())
         varying = np.ptp(source, axis=0) > 0
         affine = self.spec.source == "wells"
 

@@ -2,8 +2,8 @@
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
-where all its runs are kept, or the only one of ``robustness``, ``sbc`` and ``microcanonical``,
-which are of the records ``docs/records/NAME.json``; ``<!-- end -->`` ends it.
+where all its runs are kept, or the only one of ``robustness``, ``sbc``, ``microcanonical`` and
+``stream``, which are of the records ``docs/records/NAME.json``; ``<!-- end -->`` ends it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,31 @@ def _robustness(record: dict[str, Any]) -> str:
     return "\n".join(["| harm | trials | wrong |", "|---|---|---|", *rows])
 
 
+def _stream(record: dict[str, Any]) -> str:
+    head = (
+        "| minibatches of 100 | rows a second of processor time | over the stream in memory "
+        "| a step of 784-400-400-10 on them, over one on those in memory |"
+    )
+    rows = [
+        f"| {'one chain' if k == '1' else f'{k} chains'} | {v['rows_a_second']:,.0f} "
+        f"| {v['over_memory']:.1f} | {v['step_over_memory']:.2f} |"
+        for k, v in record["chains"].items()
+    ]
+    held = record["resident_peak_mb"] - record["resident_before_mb"]
+    said = (
+        f"{record['gigabytes']:g} GB, {record['rows']:,} rows of 784 float32, of which the process "
+        f"holds at most {held:.0f} MB at a time; {record['cold_rows_a_second']:,.0f} rows a second "
+        "by the clock where the system has none of them in its cache."
+    )
+    return "\n".join([said, "", head, "|---|---|---|---|", *rows])
+
+
 #: What makes the table of a record that is no experiment's.
 _RECORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "robustness": _robustness,
     "sbc": calibration.table,
     "microcanonical": equal_gradients.table,
+    "stream": _stream,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,21 @@ def test_it_makes_the_file_if_the_first_did_not(tmp_path: Path, name: str) -> No
     assert waiting.startswith("another process")
     assert second.returncode == 0
     assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_a_system_that_keeps_open_files(tmp_path: Path, monkeypatch: Any) -> None:
+    """As Windows does: the lock is free all the same."""
+
+    def unlink(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(f"another process uses {self}")
+
+    path = tmp_path / "file"
+    with monkeypatch.context() as context:
+        context.setattr(Path, "unlink", unlink)
+        with one_at_a_time(path):
+            path.write_text("made")
+    with one_at_a_time(path):
+        assert path.read_text() == "made"
 
 
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:

@@ -319,6 +319,14 @@ def test_tables_of_the_benchmark() -> None:
         "0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) |"
     ) in lines
     assert "| energy | ours | 0 | - | - | - | - | - | - |" in lines
+    results["yacht-9"] = short = result(3, -4, 0.7, 1.0)  # one that says nothing of mixing
+    short["diagnostics"]["mixing"]["predictions"]["rhat"]["median"] = None
+    text = experiment.EXPERIMENT.render(results)
+    assert "| 0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) |" in text
+    assert "| yacht | ours | 3 | 2.00 ±" in text
+    alone = experiment.EXPERIMENT.render(dict.fromkeys(results) | {"yacht-9": short})
+    assert "| yacht | ours | 1 | 3.00 | -4.00 | 70.0 % | 1.00 (1.00 to 1.00) | " in alone
+    assert "0.50 (0.50 to 0.50) |  |" in alone
     assert "|  | PBP | 20 | 5.67 | -3.16 | - | - | - | - |" in lines
     name = next(n for n, (labels, _) in experiment.TRIALS.items() if labels[5] and "yacht" in n)
     text = experiment.EXPERIMENT.choices.render({name: result(1, -2, 0.9, 0.98)})

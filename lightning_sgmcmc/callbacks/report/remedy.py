@@ -22,6 +22,20 @@ def is_anew(content: dict[str, Any]) -> bool:
     return bool(remedy["lr"] != 1 or remedy["whole_data"])
 
 
+def can_be_followed(config: dict[str, Any], content: dict[str, Any]) -> bool:
+    """Return whether options of the run's own classes do what the remedy says.
+
+    The whole data go into every step by the option ``sampling`` of a data module, which one's own
+    may lack.
+
+    Args:
+        config: Configuration of the chain.
+        content: Its results, with a remedy.
+    """
+    options = (config.get("data") or {}).get("init_args") or {}
+    return "sampling" in options or not content["diagnostics"]["remedy"]["whole_data"]
+
+
 def changed_options(
     config: dict[str, Any], content: dict[str, Any], share: float, digits: int = 17
 ) -> list[str]:
@@ -65,7 +79,7 @@ def command(
         own: Its command line, without the program's name.
     """
     remedy, steps = content["diagnostics"].get("remedy"), int(config["trainer"]["max_steps"])
-    if remedy is None or steps < 1:
+    if remedy is None or steps < 1 or not can_be_followed(config, content):
         return None
     more = int(steps * remedy["steps"])
     if not is_anew(content):

@@ -51,11 +51,19 @@ def summary(runs: list[Result]) -> Result:
     if not runs:
         return dict.fromkeys((column["at"] for column in SHEET.columns), "-") | {"splits": 0}
     metrics = {name: [at(run, path) for run in runs] for name, path in METRICS.items()}
-    found: Result = {name: (np.median(v), min(v), max(v)) for name, v in metrics.items()}
+    found: Result = {name: _spread(values) for name, values in metrics.items()}
     for name in ("rmse", "log_likelihood"):
-        error = f" ± {np.std(metrics[name], ddof=1) / len(runs) ** 0.5:.2f}" * (len(runs) > 1)
-        found[name] = f"{np.mean(metrics[name]):.2f}{error}"
+        values, error = metrics[name], ""
+        if len(runs) > 1:
+            error = f" ± {np.std(values, ddof=1) / len(runs) ** 0.5:.2f}"
+        found[name] = f"{np.mean(values):.2f}{error}"
     return found | {"splits": len(runs), "coverage": 100 * np.mean(metrics["coverage"])}
+
+
+def _spread(values: list[float | None]) -> tuple[float | None, ...]:
+    """Return median and range of the splits that have a value, as short runs may not."""
+    there = [value for value in values if value is not None]
+    return (float(np.median(there)), min(there), max(there)) if there else (None, None, None)
 
 
 def report(results: Results) -> list[str | Table]:

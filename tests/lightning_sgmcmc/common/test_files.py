@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 from pathlib import Path
@@ -45,6 +46,8 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
 
     def note_fsync(descriptor: int) -> None:
         target = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        assert target.is_dir() or mode == os.O_RDWR  # Windows flushes no other
         calls.append(f"flush {'folder' if target.is_dir() else 'file'}")
         fsync(descriptor)
 

@@ -169,6 +169,20 @@ def test_runs_of_one_second_have_folders_of_their_own() -> None:
     assert not b.path.exists()
 
 
+def test_a_system_that_keeps_open_files(monkeypatch: Any) -> None:
+    """As Windows does: the folder is free all the same."""
+
+    def unlink(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(f"another process uses {self}")
+
+    folder = RunFolder(None, Path("runs/toy/psgld"))
+    with monkeypatch.context() as context:
+        context.setattr(Path, "unlink", unlink)
+        folder.release()
+    assert (folder.path / ".lock").exists()
+    RunFolder(folder.path, folder.path).release()
+
+
 def test_a_live_run_has_its_folder_alone(capsys: Any) -> None:
     process = start("--trainer.max_steps=100000")
     for command in (["--task", "toy", "--out", "part"], ["--finish", "part"]):

@@ -18,6 +18,7 @@ CONFIG = {
             "burn_in_optimizer": None,
         }
     },
+    "data": {"class_path": "mine.MyData", "init_args": {"sampling": "auto"}},
     "trainer": {"max_steps": 1000},
 }
 
@@ -70,6 +71,14 @@ def test_a_remedy_is_the_run_s_own_command_with_what_changes(
 ) -> None:
     found = content(["wrong"], change)
     assert remedy.command(Path("mine"), CONFIG, found, own) == expected
+
+
+@pytest.mark.parametrize("data", [None, {"class_path": "mine.MyData"}])
+def test_no_command_sets_an_option_that_the_data_lack(data: dict[str, Any] | None) -> None:
+    config = CONFIG | {"data": data}
+    whole, longer = content(["wrong"], {"whole_data": True}), content(["wrong"], {"steps": 2.0})
+    assert remedy.command(Path("mine"), config, whole, ["--task", "toy"]) is None
+    assert remedy.command(Path("mine"), config, longer, ["--task", "toy"]) is not None
 
 
 def test_the_verdict_stands_first() -> None:

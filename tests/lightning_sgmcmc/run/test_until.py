@@ -17,6 +17,7 @@ model:
     step_fraction: 0.1
     burn_in: 100
     burn_in_optimizer: {{init_args: {{steps: 40}}}}
+data: {{class_path: mine.MyData, init_args: {{{data}}}}}
 trainer: {{max_steps: 1000}}
 """
 NOTHING = {"lr": 1.0, "steps": 1.0, "whole_data": False}
@@ -27,13 +28,14 @@ class Runs:
 
     def __init__(self, tmp_path: Path, remedies: list[dict[str, Any] | None], lr: str) -> None:
         self.remedies, self.calls, self.lr = remedies, list[list[str]](), lr
+        self.data = "sampling: auto"
         self.folder = tmp_path / "out"
         self.leave(self.folder)
 
     def leave(self, folder: Path) -> None:
         remedy = self.remedies.pop(0)
         folder.mkdir(exist_ok=True)
-        (folder / "config.yaml").write_text(CONFIG.format(lr=self.lr))
+        (folder / "config.yaml").write_text(CONFIG.format(lr=self.lr, data=self.data))
         content = {
             "wall_seconds": 10.0,
             "num_gradients": 1000,
@@ -78,6 +80,14 @@ def test_another_step_starts_anew(tmp_path: Path, capsys: Any, lr: str, option: 
     assert {option, "--data.sampling=full", "--model.burn_in=160"} <= set(arguments)
     assert arguments[-1] == "--trainer.max_steps=2000"
     assert "after 2000 gradients a chain" in capsys.readouterr().out
+
+
+def test_data_without_the_option_of_a_remedy_end_the_rounds(tmp_path: Path, capsys: Any) -> None:
+    runs = Runs(tmp_path, [{"steps": 4.0}, {"whole_data": True}], "auto")
+    runs.data = ""
+    Rounds(runs, None).follow(runs.folder)
+    assert len(runs.calls) == 1
+    assert "does not hold yet" in capsys.readouterr().out
 
 
 def test_time_bounds_the_rounds(tmp_path: Path, capsys: Any) -> None:
