@@ -18,6 +18,7 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     keep_previous,
     remove_others,
 )
+from lightning_sgmcmc.callbacks.requeue import requeue
 from lightning_sgmcmc.callbacks.run import run_folder, task_of
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.common.files import require
@@ -42,8 +43,9 @@ class ChainCheckpoint(Checkpoint):
     the same step, and after a validation that is due there. The loggers write what they hold first,
     and forget what comes after the checkpoint when a run continues.
 
-    SIGTERM and SIGINT let the step in hand end; then the chain is saved, on all processes alike,
-    and :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit.
+    SIGTERM, SIGINT and SIGUSR1 let the step in hand end; then the chain is saved, on all processes
+    alike, and :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit. After SIGUSR1
+    the first process asks SLURM to start the job again (:mod:`lightning_sgmcmc.callbacks.requeue`).
 
     Args:
         every: Steps between checkpoints.
@@ -157,6 +159,8 @@ class ChainCheckpoint(Checkpoint):
         self._due = False
         self._save(trainer)
         if self._stopped_by and trainer.global_step != trainer.max_steps:
+            if trainer.is_global_zero:
+                requeue(self._stopped_by)
             raise RunStoppedError(self._stopped_by, trainer.global_step)
 
     def _stops(self, trainer: L.Trainer) -> int:

@@ -11,9 +11,11 @@ import threading
 from types import FrameType
 from typing import Any
 
+from lightning_sgmcmc.callbacks.requeue import REQUEUES
+
 #: Seconds that a step, with the checkpoint after it, has to end in; schedulers often give 30.
 _GRACE = 20.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, REQUEUES)
 
 
 class RunStoppedError(Exception):
@@ -36,7 +38,7 @@ class RunStoppedError(Exception):
 
 
 class StopSignal:
-    """Listens for SIGTERM and SIGINT.
+    """Listens for SIGTERM, SIGINT and SIGUSR1, which asks SLURM to start the job again too.
 
     Outside the steps of a run a signal raises :class:`RunStoppedError` at once. Between
     :meth:`wait_for_step` and :meth:`at_once` it is noted, and the step in hand ends first. A second
