@@ -61,8 +61,10 @@ class Ranks:
         self._looks: dict[int, int] = {}
         self._ended, self._silent = False, _SILENT
         self._beats: Beats | None = None
-        many, starts = trainer.world_size > 1, trainer.strategy.launcher is not None
-        if many and self._parent is None and not starts:
+        many = trainer.world_size > 1
+        environment = getattr(trainer.strategy, "cluster_environment", None)
+        others = getattr(environment, "creates_processes_externally", False)
+        if many and others and self._parent is None:
             self._beats = Beats(trainer.global_rank, trainer.world_size)
         if many:
             threading.Thread(target=self._watch, daemon=True, name="ranks").start()
