@@ -338,7 +338,8 @@ def _run(
             guard.folder = cli.folder
             _fit(cli)
         except RunStoppedError as error:
-            if cli is None or is_first():
+            # All stop after a step together; in between each machine for itself.
+            if cli is None or (is_first() if error.step else cli.trainer.local_rank == 0):
                 if error.step is None and is_first():
                     requeue(error.number)
                 advice = f": continue with {cli.continuing}" if cli is not None else ""
