@@ -42,7 +42,8 @@ class StopSignal:
 
     Outside the steps of a run a signal raises :class:`RunStoppedError` at once. Between
     :meth:`wait_for_step` and :meth:`at_once` it is noted, and the step in hand ends first. A second
-    signal does not wait, and a step that takes too long is cut off.
+    SIGINT does not wait, and a step that takes too long is cut off. Other signals may come twice,
+    from a scheduler and from what it has started: the first one counts.
     """
 
     def __init__(self) -> None:
@@ -86,8 +87,8 @@ class StopSignal:
             self._ends = None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        first, self.asked = self.asked is None, number
-        if self._ends is None or not first:
+        first, self.asked = self.asked is None, self.asked or number
+        if self._ends is None or (not first and number == signal.SIGINT):
             raise RunStoppedError(number)
 
     def _watch(self, heard: socket.socket) -> None:

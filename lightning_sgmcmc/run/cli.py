@@ -373,6 +373,7 @@ def _build(
 def _fit(cli: ChainCLI) -> None:
     """Take the run's steps and sum them up."""
     together = False  # whether this process ends as all others do
+    cli.ranks.start()
     try:
         # A path, not None, tells Lightning to resume; weights_only refuses pickles.
         cli.trainer.fit(

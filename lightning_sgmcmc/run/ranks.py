@@ -61,13 +61,17 @@ class Ranks:
         self._looks: dict[int, int] = {}
         self._ended, self._silent = False, _SILENT
         self._beats: Beats | None = None
-        many = trainer.world_size > 1
+
+    def start(self) -> None:
+        """Watch from now on."""
+        trainer = self._trainer
+        if trainer.world_size == 1:
+            return
         environment = getattr(trainer.strategy, "cluster_environment", None)
         others = getattr(environment, "creates_processes_externally", False)
-        if many and others and self._parent is None:
+        if others and self._parent is None:
             self._beats = Beats(trainer.global_rank, trainer.world_size)
-        if many:
-            threading.Thread(target=self._watch, daemon=True, name="ranks").start()
+        threading.Thread(target=self._watch, daemon=True, name="ranks").start()
 
     @property
     def is_child(self) -> bool:

@@ -73,10 +73,11 @@ class Wide(SGMCMCModule):
 
 
 class Count(L.Callback):
-    """Counts the bytes of all tensors that are as large as the network."""
+    """Counts the bytes of all tensors that grow with the network."""
 
     def __init__(self, size: int) -> None:
         self._size, self.bytes = size, 0
+        self._before = _tensors()  # of earlier runs, if something still holds them
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
@@ -84,15 +85,20 @@ class Count(L.Callback):
         """Count after the first draw."""
         if trainer.global_step < BURN_IN + THINNING:
             return
-        gc.collect()
-        found = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+        before = {id(tensor) for tensor in self._before}
+        found = [tensor for tensor in _tensors() if id(tensor) not in before]
         found += [p.grad for group in optimizer.param_groups for p in group["params"]]
         storages = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
             for t in found
-            if t is not None and t.numel() >= self._size
+            if t.numel() * 8 >= self._size
         }
         self.bytes = sum(storages.values())
+
+
+def _tensors() -> list[Tensor]:
+    gc.collect()
+    return [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
 
 
 def sizes(make: Callable[[Any], Sampler], width: int, chains: int) -> dict[str, int]:
