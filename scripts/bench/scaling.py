@@ -32,11 +32,11 @@ sys.path.insert(0, str(ROOT))
 import lightning as L  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 from lightning_sgmcmc import (  # noqa: E402
     SGHMC,
     BatchStream,
+    Categorical,
     GaussianPrior,
     RMSProp,
     SGMCMCModule,
@@ -49,9 +49,9 @@ WARM_UP = 20
 class Digits(SGMCMCModule):
     """A classifier of random images, which nothing is held out for."""
 
-    def nll(self, batch: Any) -> Tensor:
-        """Return the negative log-likelihood of each example, [B]."""
-        return functional.cross_entropy(self(batch[0]), batch[1], reduction="none")
+    def law(self, x: Tensor) -> Categorical:
+        """Return the law of the classes."""
+        return Categorical(self(x))
 
 
 class Blocks(L.Callback):

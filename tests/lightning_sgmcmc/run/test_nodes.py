@@ -33,6 +33,7 @@ WAIT_AT = 25
 SCRIPT = f"""
 import sys, time
 from pathlib import Path
+from lightning_sgmcmc.callbacks import checkpoint
 from lightning_sgmcmc.run import cli, ranks
 from tests.toy import Toy
 
@@ -44,6 +45,7 @@ def waiting(task, batch):
 
 nll, Toy.nll = Toy.nll, waiting
 ranks._SILENT, ranks._SILENT_AFTER_ERROR = 10.0, 3.0
+checkpoint._MOST_STEPS = 1  # a signal ends the step that it comes in
 cli.main(Path(__file__).parent)
 """
 #: What one line says of a job, for its first start and for all later ones.
