@@ -1,4 +1,4 @@
-"""What starts the processes of a page's command, and the variables that it sets for the first one."""
+"""What starts the processes of a page's command, and the variables that it sets for the first."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from tasks.data.download import DATA_ROOT
 from tasks.data.mnist import MNISTData
 from tasks.experiments import reproduce
 from tasks.experiments.sheet import Sheet
+from tests.launchers import LAUNCHERS
 from tests.page_settings import (
     FEW,
     FILES,
@@ -47,7 +48,6 @@ from tests.page_settings import (
     YAML,
     Snippet,
 )
-from tests.launchers import LAUNCHERS
 from tests.pages import COMMAND, PAGES, ROOT, Block, blocks, commands, mentioned
 from tests.tasks import test_images, test_kddcup99
 

@@ -48,8 +48,9 @@ class ChainCheckpoint(Checkpoint):
     and forget what comes after the checkpoint when a run continues.
 
     SIGTERM, SIGINT and SIGUSR1 let the step in hand end, of several processes some steps more, half
-    a second in all; then the chain is saved, on all processes alike, and :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit. After SIGUSR1
-    the first process asks SLURM to start the job again (:mod:`lightning_sgmcmc.callbacks.requeue`).
+    a second in all; then the chain is saved, on all processes alike, and
+    :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit. After SIGUSR1 the first
+    process asks SLURM to start the job again (:mod:`lightning_sgmcmc.callbacks.requeue`).
 
     Args:
         every: Steps between checkpoints.

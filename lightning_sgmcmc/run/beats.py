@@ -20,9 +20,9 @@ class Beats:
 
     Every process raises a count of its own. The first one reads those of all others, they read the
     first one's, and learn from it which other one is lost, so that the traffic grows as their
-    number. Only one operation of the store is used, ``add``, which waits for nobody. It has a thread
-    and a connection of its own: where the store hangs, the counts stand still, which is what a
-    process that is gone looks like.
+    number. Only one operation of the store is used, ``add``, which waits for nobody. It has a
+    thread and a connection of its own: where the store hangs, the counts stand still, which is what
+    a process that is gone looks like.
 
     Args:
         rank: The number of this process.

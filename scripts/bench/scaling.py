@@ -5,8 +5,8 @@ with a network 784-100-100-10 and minibatches of 100, SGHMC. The processes live 
 to the last, as one group for each number of them, and in a round each group takes a block of steps
 in turn, while the others wait: what a machine does beside meets all of them alike. Counted are wall
 time and processor time of all threads; what follows is (chain-steps a second on P processes) / (P
-times those on one), as the median over rounds, and the processor time of a chain-step on one process
-over that on P, which shows what being several costs where the machine's cores are busy.
+times those on one), as the median over rounds, and the processor time of a chain-step on one
+process over that on P, which shows what being several costs where the machine's cores are busy.
 
     python scripts/bench/scaling.py [--rounds 12] [--block 100] [--processes 1 2 4]
 """
@@ -161,7 +161,7 @@ class Group:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Return wall and processor seconds of a chain-step, by the number of processes, of each round."""
+    """Return wall and processor seconds of a chain-step in each round, by the processes."""
     found: dict[str, dict[str, list[float]]] = {
         str(number): {"wall": [], "processor": []} for number in args.processes
     }

@@ -290,7 +290,9 @@ def test_a_lost_process_ends_those_of_other_machines(
     said = [line for line in job.said() if line.endswith("ontinue with --out run --ckpt_path last")]
     assert len(said) == 1
     # torchrun may be quicker to end the others, where it has lost the store of its addresses.
-    assert said[0].startswith((f"error: process {rank}", "stopped by SIGTERM")[: 1 + (by != "slurm")])
+    assert said[0].startswith(
+        (f"error: process {rank}", "stopped by SIGTERM")[: 1 + (by != "slurm")]
+    )
 
 
 def test_slurm_runs_one_chain_on_two_machines(
