@@ -4,8 +4,8 @@ Runs of ``SGMCMCModule`` on networks of two sizes, with two and three chains in 
 differences give what a weight of a chain takes, and what a weight takes once a process (the mean
 of the draws' weights, the network that the chains share). Memory is that of all tensors between
 the gradient and the sampler's step, after the first draw; activations and the temporaries of a step
-come on top. Directions that the diagnostics follow are as few as they are for networks of 100 million
-weights. ``docs/many-machines.md`` says what follows for 1,024 chains.
+come on top. Directions that the diagnostics follow are as few as they are for networks of 100
+million weights. ``docs/many-machines.md`` says what follows for 1,024 chains.
 
     python scripts/bench/at_scale.py
 """

@@ -32,12 +32,9 @@ def state_bytes(name: str) -> float:
         return loss
 
     sampler.step(closure)
-    found = [
-        t
-        for t in tree_leaves(sampler.state_dict())
-        if isinstance(t, Tensor) and t.numel() == CHAINS * SIZE
-    ]
-    return sum(t.numel() * t.element_size() for t in found) / (CHAINS * SIZE)
+    leaves = [leaf for leaf in tree_leaves(sampler.state_dict()) if isinstance(leaf, Tensor)]
+    sizes = [leaf.nbytes for leaf in leaves if leaf.numel() == CHAINS * SIZE]
+    return sum(sizes) / (CHAINS * SIZE)
 
 
 @pytest.mark.parametrize(
