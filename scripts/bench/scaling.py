@@ -7,6 +7,7 @@ in turn, while the others wait: what a machine does beside meets all of them ali
 time and processor time of all threads; what follows is (chain-steps a second on P processes) / (P
 times those on one), as the median over rounds, and the processor time of a chain-step on one
 process over that on P, which shows what being several costs where the machine's cores are busy.
+Processes ``apart``, as many runs at once that know nothing of each other, show the machine's part.
 
     python scripts/bench/scaling.py [--rounds 12] [--block 100] [--processes 1 2 4]
 """
@@ -77,12 +78,12 @@ class Blocks(L.Callback):
         self._began = (time.perf_counter(), time.process_time())
 
 
-def work(folder: Path, rounds: int, block: int, processes: int) -> None:
+def work(folder: Path, rounds: int, block: int, processes: int, core: int) -> None:
     """Be one process of a group."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(os.environ.get("LOCAL_RANK", "0")) % len(cores)]})
+    os.sched_setaffinity(0, {cores[core % len(cores)]})
     net = nn.Sequential(
         nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10)
     )
@@ -92,7 +93,7 @@ def work(folder: Path, rounds: int, block: int, processes: int) -> None:
     data = [torch.randn(5000, 784), torch.randint(10, (5000,))]
     L.Trainer(
         accelerator="cpu",
-        devices=1 if processes == 1 else processes,
+        devices=processes,
         strategy="auto" if processes == 1 else "chains",
         max_steps=steps,
         default_root_dir=folder,
@@ -110,23 +111,29 @@ class Group:
         processes: Their number.
         args: The command line.
         folder: Where they may write.
+        apart: Whether each is a run of its own, which shares the machine with the others alone.
     """
 
-    def __init__(self, processes: int, args: argparse.Namespace, folder: Path) -> None:
+    def __init__(
+        self, processes: int, args: argparse.Namespace, folder: Path, apart: bool = False
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = [sys.executable, __file__, "--work", str(folder), "--processes", str(processes)]
+        world = 1 if apart else processes
+        command = [sys.executable, __file__, "--processes", str(world)]
         command += ["--rounds", str(args.rounds), "--block", str(args.block)]
         self._members = []
         for rank in range(processes):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-            own |= {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": str(processes)}
+            number = str(0 if apart else rank)
+            own = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": str(world)}
+            own |= {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": str(world)}
             own |= {"TORCHELASTIC_RUN_ID": "scaling"}
+            place = ["--work", str(folder / f"{processes}-{apart}-{number}"), "--core", str(rank)]
             self._members.append(
                 subprocess.Popen(
-                    command,
+                    [*command, *place],
                     env=os.environ | common | own,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -162,18 +169,20 @@ class Group:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Return wall and processor seconds of a chain-step in each round, by the processes."""
+    kinds = [(n, apart) for n in args.processes for apart in (False, True) if n > 1 or not apart]
+    names = {(n, apart): f"{n} apart" if apart else str(n) for n, apart in kinds}
     found: dict[str, dict[str, list[float]]] = {
-        str(number): {"wall": [], "processor": []} for number in args.processes
+        name: {"wall": [], "processor": []} for name in names.values()
     }
     with tempfile.TemporaryDirectory() as folder:
-        groups = {n: Group(n, args, Path(folder)) for n in args.processes}
+        groups = {(n, apart): Group(n, args, Path(folder), apart) for n, apart in kinds}
         try:
             for _ in range(args.rounds):
-                for number, group in groups.items():
+                for (number, apart), group in groups.items():
                     wall, processor = group.block()
                     steps = number * args.block
-                    found[str(number)]["wall"].append(wall / steps)
-                    found[str(number)]["processor"].append(processor / steps)
+                    found[names[number, apart]]["wall"].append(wall / steps)
+                    found[names[number, apart]]["processor"].append(processor / steps)
         finally:
             for group in groups.values():
                 group.end()
@@ -196,9 +205,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=default)
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "scaling.json")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work is not None:
-        work(args.work, args.rounds, args.block, args.processes[0])
+        work(args.work, args.rounds, args.block, args.processes[0], args.core)
         return
     record = measure(args)
     for number, seconds in record["seconds"].items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 #: The case that is worked out on paper: chains, weights of each, and GPUs.
@@ -14,24 +15,25 @@ def scaling(record: dict[str, Any]) -> str:
 
     With t_P the seconds of a chain-step on P processes, wall time is that of P processes together
     over their steps, so that linear scaling is t_1 / (P t_P) = 1. For processor time, which all
-    of them spend, it is t_1 / t_P.
+    of them spend, it is t_1 / t_P. Processes apart are as many runs at once.
     """
     rows = ["| processes | of linear, processor time | of linear, wall time |", "|---|---|---|"]
     one = record["seconds"]["1"]
-    for number, own in record["seconds"].items():
-        if number != "1":
+    for name, own in record["seconds"].items():
+        if name != "1":
+            number = name.split()[0]
             ratios = {
                 kind: [a / b for a, b in zip(one[kind], own[kind], strict=True)] for kind in own
             }
             wall = [ratio / int(number) for ratio in ratios["wall"]]
-            rows.append(f"| {number} | {_quartiles(ratios['processor'])} | {_quartiles(wall)} |")
+            rows.append(f"| {name} | {_quartiles(ratios['processor'])} | {_quartiles(wall)} |")
     return "\n".join(rows)
 
 
 def at_scale(record: dict[str, Any]) -> str:
     """Return the table of a record of ``scripts/bench/at_scale.py``, for many chains."""
     a_gpu = CHAINS // GPUS
-    rows = {
+    rows: dict[str, Callable[[dict[str, dict[str, float]]], float]] = {
         f"memory of a GPU with {a_gpu} chains, GB": lambda r: _sum(r["memory"], a_gpu) / 1e9,
         "a checkpoint of all chains, TB": lambda r: GPUS * _sum(r["checkpoint"], a_gpu) / 1e12,
         "a draw of all chains, TB": lambda r: GPUS * _sum(r["draw"], a_gpu) / 1e12,
