@@ -13,6 +13,7 @@ def torchrun(words: list[str], block: str) -> tuple[dict[str, str], list[str]]:
     found = get_args_parser().parse_args(words)
     assert found.module
     nodes, each = int(found.nnodes), int(found.nproc_per_node)
+    check_counts(nodes, each, found.training_script_args)
     variables = {
         "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": found.rdzv_id,
         "WORLD_SIZE": str(nodes * each), "LOCAL_WORLD_SIZE": str(each),
@@ -31,12 +32,19 @@ def srun(words: list[str], block: str) -> tuple[dict[str, str], list[str]]:
     nodes, each = int(script["nodes"]), int(script["ntasks-per-node"])
     assert script["signal"].startswith("USR1@")
     assert int(script["gpus-per-node"]) == each
+    check_counts(nodes, each, words[start:])
     variables = {
         "SLURM_NTASKS": str(nodes * each), "SLURM_NTASKS_PER_NODE": str(each),
         "SLURM_NNODES": str(nodes), "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
         "SLURM_NODEID": "0", "SLURM_JOB_ID": "1", "SLURM_NODELIST": "localhost",
     }  # fmt: skip
     return variables, words[start:]
+
+
+def check_counts(nodes: int, each: int, arguments: list[str]) -> None:
+    """Compare what a launcher starts with what the command is told, as Lightning does in a fit."""
+    assert f"--trainer.num_nodes={nodes}" in arguments
+    assert f"--trainer.devices={each}" in arguments
 
 
 def docker(words: list[str], block: str) -> tuple[dict[str, str], list[str]]:

@@ -31,8 +31,9 @@ from tests.test_cli import TOY
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_AT = 25
 SCRIPT = f"""
-import sys, time
+import os, sys, time
 from pathlib import Path
+import torch
 from lightning_sgmcmc.callbacks import checkpoint
 from lightning_sgmcmc.run import cli, ranks
 from tests.toy import Toy
@@ -43,10 +44,17 @@ def waiting(task, batch):
         time.sleep(0.05)
     return nll(task, batch)
 
+def counting(*args, **kwargs):
+    broadcasts.append(1)
+    return broadcast(*args, **kwargs)
+
+broadcasts = []
 nll, Toy.nll = Toy.nll, waiting
 ranks._SILENT, ranks._SILENT_AFTER_ERROR = 10.0, 3.0
 checkpoint._MOST_STEPS = 1  # a signal ends the step that it comes in
+broadcast, torch.distributed.broadcast = torch.distributed.broadcast, counting
 cli.main(Path(__file__).parent)
+Path(f"broadcasts{{os.environ.get('SLURM_PROCID')}}").write_text(str(len(broadcasts)))
 """
 #: What one line says of a job, for its first start and for all later ones.
 COMMAND = [
@@ -301,6 +309,8 @@ def test_slurm_runs_one_chain_on_two_machines(
     job = start("slurm", "ddp")
     job.go()
     assert job.ended() == [0, 0]
+    for name in ("broadcasts0", "broadcasts1"):  # of 40 steps, none waits for Lightning's own
+        assert (tmp_path / name).read_text() == "0"
     check_equal(tmp_path / "run", on_one_machine("ddp"), 1)
 
 
