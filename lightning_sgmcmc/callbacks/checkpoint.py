@@ -106,8 +106,8 @@ class ChainCheckpoint(Checkpoint):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take the signals, and the loggers back to the checkpoint's step."""
         self._stop.wait_for_step()
-        # Lightning 2.6 waits in every step for whether the first process got a SIGTERM, which it does
-        # not see any more.
+        # Lightning 2.6 waits in every step to hear whether the first process got a SIGTERM, which
+        # it does not see any more.
         vars(trainer.fit_loop.epoch_loop)["_broadcast_sigterm_tensor"] = lambda: None
         self._asks_at, self._asked_at = 0, (trainer.global_step, time.monotonic())
         self._rewind(trainer)
