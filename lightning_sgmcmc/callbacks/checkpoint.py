@@ -108,7 +108,7 @@ class ChainCheckpoint(Checkpoint):
         self._stop.wait_for_step()
         # Lightning 2.6 waits in every step to hear whether the first process got a SIGTERM, which
         # it does not see any more.
-        vars(trainer.fit_loop.epoch_loop)["_broadcast_sigterm_tensor"] = lambda: None
+        trainer.fit_loop.epoch_loop.__dict__["_broadcast_sigterm_tensor"] = lambda: None
         self._asks_at, self._asked_at = 0, (trainer.global_step, time.monotonic())
         self._rewind(trainer)
 

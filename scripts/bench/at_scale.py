@@ -69,7 +69,8 @@ class Wide(SGMCMCModule):
     def predictive(self, batch: Any) -> Tensor:
         """Return the mean of each example, [B]."""
         outputs: Tensor = self(batch[0])
-        return outputs.mean(-1)
+        mean: Tensor = outputs.mean(-1)
+        return mean
 
 
 class Count(L.Callback):
