@@ -64,7 +64,8 @@ class Wide(SGMCMCModule):
 
     def nll(self, batch: Any) -> Tensor:
         """Return the negative log-likelihood of each example, [B]."""
-        return (self.predictive(batch) - batch[1]).square() / 2
+        residual: Tensor = self.predictive(batch) - batch[1]
+        return residual.square() / 2
 
     def predictive(self, batch: Any) -> Tensor:
         """Return the mean of each example, [B]."""
