@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: How a line starts that a reader would give to a shell.
-COMMAND = re.compile(r"(sgmcmc|python3?|pip|mkdocs|git|docker) ")
+COMMAND = re.compile(r"(sgmcmc|python3?|pip|mkdocs|git|docker|torchrun|srun) ")
 
 
 @dataclass(frozen=True)

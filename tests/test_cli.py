@@ -296,7 +296,7 @@ def test_results_without_git_and_within_another_repository(
         (["--task", "toy", "--trainer.precision=16-mixed"], "16-mixed"),
         (["--task", "toy", "--trainer.gradient_clip_val=1.0"], "gradient_clip_val"),
         (["--ckpt_path", "last", "--out", "none"], "no run to continue in none"),
-        (["--task", "toy", "--ckpt_path", "last", "--out", "none"], "there is no checkpoint none"),
+        (["--task", "toy", "--ckpt_path", "last"], "there is no checkpoint runs/toy/"),
         (["--task", "toy", "--ckpt_path", "gone.ckpt"], "there is no checkpoint gone.ckpt"),
         (
             ["--task", "toy", "--trainer.callbacks+=lightning_sgmcmc.callbacks.GradualPruning",

@@ -34,6 +34,7 @@ from tasks.data.download import DATA_ROOT
 from tasks.data.mnist import MNISTData
 from tasks.experiments import reproduce
 from tasks.experiments.sheet import Sheet
+from tests.launchers import LAUNCHERS
 from tests.page_settings import (
     FEW,
     FILES,
@@ -117,8 +118,15 @@ def stop(error: type[Exception]) -> Callable[..., Any]:
     return stopped
 
 
-def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a command of a page, or build all that it would run."""
+def run(words: list[str], monkeypatch: pytest.MonkeyPatch, block: str = "") -> None:
+    """Run a command of a page, or build all that it would run; one that a launcher starts too."""
+    if words[0] in LAUNCHERS:
+        variables, words = LAUNCHERS[words[0]](words[1:], block)
+        with monkeypatch.context() as context:
+            for name, value in variables.items():
+                context.setenv(name, value)
+            run(words, context)
+        return
     line = " ".join(words)
     if any(line.startswith(begin) for begin in NOT_RUN):
         return
@@ -224,7 +232,7 @@ def test_all_that_a_page_says_to_run_runs(
             execute(block, namespace)
         elif block.language == "bash":
             for words in commands(block):
-                run(words, monkeypatch)
+                run(words, monkeypatch, block.text)
         elif block.language == "yaml":
             build(block, folder, monkeypatch)
     for words in mentioned(page):

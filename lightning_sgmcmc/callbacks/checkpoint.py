@@ -18,9 +18,14 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     keep_previous,
     remove_others,
 )
+from lightning_sgmcmc.callbacks.requeue import requeue
 from lightning_sgmcmc.callbacks.run import run_folder, task_of
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.common.files import require
+
+#: Seconds between questions whether another process got a signal, and the most steps, so that
+#: steps which become slower do not keep a signal waiting.
+_APART, _MOST_STEPS = 0.5, 16
 
 
 @runtime_checkable
@@ -42,8 +47,10 @@ class ChainCheckpoint(Checkpoint):
     the same step, and after a validation that is due there. The loggers write what they hold first,
     and forget what comes after the checkpoint when a run continues.
 
-    SIGTERM and SIGINT let the step in hand end; then the chain is saved, on all processes alike,
-    and :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit.
+    SIGTERM, SIGINT and SIGUSR1 let the step in hand end, of several processes some steps more, half
+    a second in all; then the chain is saved, on all processes alike, and
+    :class:`~lightning_sgmcmc.callbacks.stop.RunStoppedError` ends the fit. After SIGUSR1 the first
+    process asks SLURM to start the job again (:mod:`lightning_sgmcmc.callbacks.requeue`).
 
     Args:
         every: Steps between checkpoints.
@@ -70,6 +77,7 @@ class ChainCheckpoint(Checkpoint):
         self._last_is_whole = True
         self._logs: list[dict[str, Any]] = []  # of the checkpoint that the run continues from
         self._due, self._stopped_by = False, 0  # where a validation comes first
+        self._asks_at, self._asked_at = 0, (0, 0.0)  # step; and step and time of the last question
         #: The last checkpoint, which ``trainer.test(ckpt_path="best")`` takes; empty before.
         self.best_model_path = ""
 
@@ -98,6 +106,10 @@ class ChainCheckpoint(Checkpoint):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take the signals, and the loggers back to the checkpoint's step."""
         self._stop.wait_for_step()
+        # Lightning 2.6 waits in every step to hear whether the first process got a SIGTERM, which
+        # it does not see any more.
+        trainer.fit_loop.epoch_loop.__dict__["_broadcast_sigterm_tensor"] = lambda: None
+        self._asks_at, self._asked_at = 0, (trainer.global_step, time.monotonic())
         self._rewind(trainer)
 
     def _rewind(self, trainer: L.Trainer) -> None:
@@ -157,15 +169,28 @@ class ChainCheckpoint(Checkpoint):
         self._due = False
         self._save(trainer)
         if self._stopped_by and trainer.global_step != trainer.max_steps:
+            if trainer.is_global_zero:
+                requeue(self._stopped_by)
             raise RunStoppedError(self._stopped_by, trainer.global_step)
 
     def _stops(self, trainer: L.Trainer) -> int:
-        """Return the number of the signal that any process got, 0 for none."""
-        asked = self._stop.asked or 0
+        """Return the number of the signal that any process got, 0 for none.
+
+        Several processes ask each other every so many steps, the same ones in all of them.
+        """
+        asked, step = self._stop.asked or 0, trainer.global_step
         if trainer.world_size == 1:
             return asked
-        number = torch.tensor(asked, device=trainer.strategy.root_device)
-        torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX)
+        if step < self._asks_at:
+            return 0
+        now, (before, then) = time.monotonic(), self._asked_at
+        found = torch.tensor(
+            [asked, (now - then) / max(1, step - before)], device=trainer.strategy.root_device
+        )
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        number, seconds = found.tolist()
+        self._asked_at = step, now
+        self._asks_at = step + max(1, min(_MOST_STEPS, int(_APART / max(seconds, 1e-6))))
         return int(number)
 
     def _save(self, trainer: L.Trainer) -> None:

@@ -11,9 +11,11 @@ import threading
 from types import FrameType
 from typing import Any
 
+from lightning_sgmcmc.callbacks.requeue import REQUEUES
+
 #: Seconds that a step, with the checkpoint after it, has to end in; schedulers often give 30.
 _GRACE = 20.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, REQUEUES)
 
 
 class RunStoppedError(Exception):
@@ -36,11 +38,12 @@ class RunStoppedError(Exception):
 
 
 class StopSignal:
-    """Listens for SIGTERM and SIGINT.
+    """Listens for SIGTERM, SIGINT and SIGUSR1, which asks SLURM to start the job again too.
 
     Outside the steps of a run a signal raises :class:`RunStoppedError` at once. Between
     :meth:`wait_for_step` and :meth:`at_once` it is noted, and the step in hand ends first. A second
-    signal does not wait, and a step that takes too long is cut off.
+    SIGINT does not wait, and a step that takes too long is cut off. Other signals may come twice,
+    from a scheduler and from what it has started: the first one counts.
     """
 
     def __init__(self) -> None:
@@ -84,8 +87,8 @@ class StopSignal:
             self._ends = None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        first, self.asked = self.asked is None, number
-        if self._ends is None or not first:
+        first, self.asked = self.asked is None, self.asked or number
+        if self._ends is None or (not first and number == signal.SIGINT):
             raise RunStoppedError(number)
 
     def _watch(self, heard: socket.socket) -> None:

@@ -22,12 +22,14 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress
 from lightning_sgmcmc.callbacks.finish import Finish, NoStep
 from lightning_sgmcmc.callbacks.log import CSVLog
+from lightning_sgmcmc.callbacks.requeue import requeue
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_settings
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain import checks
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import class_switch, values
 from lightning_sgmcmc.run import help as run_help
+from lightning_sgmcmc.run.beats import under_torchrun
 from lightning_sgmcmc.run.check import damage
 from lightning_sgmcmc.run.config_file import read_config, write_config
 from lightning_sgmcmc.run.continued import changes
@@ -35,6 +37,7 @@ from lightning_sgmcmc.run.errors import Guard, fail
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
 from lightning_sgmcmc.run.parser_errors import reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
+from lightning_sgmcmc.run.shared import SharedFolder
 from lightning_sgmcmc.run.until import Rounds
 from lightning_sgmcmc.run.wandb_run import WandbRun
 from lightning_sgmcmc.run.yaml_check import check_yaml
@@ -132,7 +135,8 @@ class ChainCLI(LightningCLI):
             "--ckpt_path",
             type=str | None,
             default=None,
-            help='"last" continues the run in --out; or the path of a checkpoint',
+            help='"last" continues the run in --out, and begins it where a task is named and '
+            "nothing is there; or the path of a checkpoint",
         )
         parser.add_argument(
             "--finish",
@@ -210,7 +214,12 @@ class ChainCLI(LightningCLI):
             self.config.checkpoint_every, self._stop, self.settings, self.changes
         )
         finish = Finish(self.config.name, self.arguments)
-        callbacks: list[L.Callback] = [*self._callbacks, self.checkpoints, finish]
+        callbacks: list[L.Callback] = [
+            *self._callbacks,
+            SharedFolder(self.folder),
+            self.checkpoints,
+            finish,
+        ]
         if self.config.finish is not None:
             callbacks.append(NoStep())
         if config.get("enable_progress_bar") is not False:
@@ -329,11 +338,15 @@ def _run(
             guard.folder = cli.folder
             _fit(cli)
         except RunStoppedError as error:
-            if cli is None or is_first():
+            # All stop after a step together; in between each machine for itself.
+            if cli is None or (is_first() if error.step else cli.trainer.local_rank == 0):
+                if error.step is None and is_first():
+                    requeue(error.number)
                 advice = f": continue with {cli.continuing}" if cli is not None else ""
                 print(f"{error}{advice}", file=sys.stderr)
-            child = cli is not None and cli.ranks.is_child  # Lightning kills for another status
-            raise SystemExit(0 if child else error.status) from None
+            # Lightning kills all for another status, torchrun starts all again.
+            child = cli is not None and cli.ranks.is_child
+            raise SystemExit(0 if child or under_torchrun() else error.status) from None
     return cli
 
 
@@ -359,6 +372,8 @@ def _build(
 
 def _fit(cli: ChainCLI) -> None:
     """Take the run's steps and sum them up."""
+    together = False  # whether this process ends as all others do
+    cli.ranks.start()
     try:
         # A path, not None, tells Lightning to resume; weights_only refuses pickles.
         cli.trainer.fit(
@@ -368,13 +383,17 @@ def _fit(cli: ChainCLI) -> None:
             weights_only=True,
         )
         _end_wandb(cli.trainer)
+        together = True
+    except RunStoppedError as error:
+        together = error.step is not None
+        raise
     except (RuntimeError, EOFError, OSError):
         found = cli.ranks.lost() if cli.trainer.world_size > 1 else None
         if found is None:
             raise
         cli.ranks.leave(found)
     finally:
-        cli.ranks.end()
+        cli.ranks.end(together)
 
 
 def _end_wandb(trainer: L.Trainer) -> None:

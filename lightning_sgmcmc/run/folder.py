@@ -40,10 +40,11 @@ class RunFolder:
 
     def __init__(self, given: str | None, default: Path) -> None:
         self._made: list[Path] = []
+        self._chosen = given is not None
         self._lock: FileLock | None = None
         if given is None:
             given = os.environ.get(_VARIABLE) if started_by_first() else None
-        if given is None and _started_by_others():
+        if given is None and started_by_others():
             raise CommandLineError(
                 "processes that torchrun or a scheduler starts need one folder: give it with --out"
             )
@@ -121,14 +122,15 @@ class RunFolder:
         return self._has_checkpoint or (self.path / "results.json").exists() or any(drawn)
 
     def to_continue(self, wanted: str, anew: bool = True) -> Path | None:
-        """Return the checkpoint to continue from; None begins a run that left none anew.
+        """Return the checkpoint to continue from; None begins a run, or one that left none anew.
 
         Args:
-            wanted: ``"last"``, or the path of a checkpoint.
-            anew: Whether a run may begin anew.
+            wanted: ``"last"``, or the path of a checkpoint. With ``"last"`` one command line
+                serves the first start of a job and all later ones.
+            anew: Whether a run may begin, or begin anew.
 
         Raises:
-            CommandLineError: If there is no such file and no run to begin anew.
+            CommandLineError: If there is no such file and no run to begin.
             DamagedFileError: If neither of the last two checkpoints is what was written.
         """
         last = wanted == "last"
@@ -140,6 +142,9 @@ class RunFolder:
                 f"Note: the run in {self.path} stopped before its first checkpoint: it begins anew"
             )
             self._clear(*_LEFT)
+            return None
+        if last and anew and self._chosen and not self._holds_run:
+            rank_zero_info(f"Note: there is no run in {self.path} yet: it begins")
             return None
         if last or not path.is_file():
             raise CommandLineError(
@@ -154,13 +159,13 @@ class RunFolder:
         Raises:
             CommandLineError: If the folder holds a run.
         """
-        if self._lock is None:
-            return
-        if self._holds_run:
+        if self._holds_run and not started_by_first():
             raise CommandLineError(
                 f"{self.path} already holds a run: continue it with --ckpt_path last, or choose "
                 "another --out"
             )
+        if self._lock is None:
+            return
         # Folders of these names in a folder without a run's configuration are another's.
         if self._config is not None and "\ncheckpoint_every:" in self._config:
             self._clear(*_LEFT)
@@ -187,7 +192,7 @@ def started_by_first() -> bool:
     return int(os.environ.get("LOCAL_RANK", 0)) > 0 and _VARIABLE in os.environ
 
 
-def _started_by_others() -> bool:
+def started_by_others() -> bool:
     """Return whether this is one of several processes that something else has started."""
     return any(int(os.environ.get(name) or 1) > 1 for name in ("WORLD_SIZE", "SLURM_NTASKS"))
 

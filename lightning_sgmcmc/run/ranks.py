@@ -1,4 +1,4 @@
-"""The processes of one run on one machine: where one ends or stands still, all end."""
+"""The processes of one run: where one ends or stands still, all end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from subprocess import Popen
 import lightning as L
 from lightning.pytorch.accelerators import CPUAccelerator
 
+from lightning_sgmcmc.run.beats import Beats, under_torchrun
 from lightning_sgmcmc.run.folder import started_by_first
 
 #: Seconds between looks at the others, for which one may stand still, and in which all end that
 #: meet the same error.
 _EVERY, _STILL, _TOGETHER = 0.5, 15.0, 2.0
+#: Seconds without a sign of life from another process, and after an error in talking with it.
+_SILENT, _SILENT_AFTER_ERROR = 20.0, 5.0
 #: Processes a core, above which a machine has more to switch than to compute.
 _A_CORE = 4
 
@@ -41,8 +44,10 @@ class Ranks:
     """Watches the other processes of a run from each of them.
 
     Where the first process has started the others, it ends all of them with status 1 and one line
-    if one is killed or stopped, and so do they if that happens to the first. What torchrun or a
-    scheduler has started is theirs to watch.
+    if one is killed or stopped, and so do they if that happens to the first. Processes that
+    torchrun or a scheduler has started, maybe on other machines, hear each other's
+    :class:`~lightning_sgmcmc.run.beats.Beats`: each ends itself with status 1 and its machine's
+    first one says the line.
 
     Args:
         trainer: The run's trainer.
@@ -52,23 +57,40 @@ class Ranks:
     def __init__(self, trainer: L.Trainer, advice: str) -> None:
         self._trainer, self._advice = trainer, advice
         self._parent = os.getppid() if started_by_first() else None
+        self._agent = os.getppid() if under_torchrun() else None
         self._looks: dict[int, int] = {}
-        self._ended = False
-        if trainer.world_size > 1 and (self._parent is not None or trainer.is_global_zero):
-            threading.Thread(target=self._watch, daemon=True, name="ranks").start()
+        self._ended, self._silent = False, _SILENT
+        self._beats: Beats | None = None
+
+    def start(self) -> None:
+        """Watch from now on."""
+        trainer = self._trainer
+        if trainer.world_size == 1:
+            return
+        environment = getattr(trainer.strategy, "cluster_environment", None)
+        others = getattr(environment, "creates_processes_externally", False)
+        if others and self._parent is None:
+            self._beats = Beats(trainer.global_rank, trainer.world_size)
+        threading.Thread(target=self._watch, daemon=True, name="ranks").start()
 
     @property
     def is_child(self) -> bool:
         """Whether the first process has started this one."""
         return self._parent is not None
 
-    def end(self) -> None:
-        """Watch no longer: the work is done."""
+    def end(self, done: bool) -> None:
+        """Watch no longer: the work is done, or an error ends this process."""
         self._ended = True
+        if self._beats is not None:
+            self._beats.end(done)
 
-    def lost(self, seconds: float = 4.0) -> str | None:
+    def lost(self) -> str | None:
         """Return what became of another process, None where all run; wait a while to see it."""
-        limit = time.monotonic() + seconds
+        if self._beats is not None:
+            self._silent = _SILENT_AFTER_ERROR
+            time.sleep(2 * _SILENT_AFTER_ERROR)  # in which the watch would end this process
+            return None
+        limit = time.monotonic() + 4.0
         while (found := self._look()) is None and time.monotonic() < limit:
             time.sleep(_EVERY / 5)
         return found
@@ -80,9 +102,17 @@ class Ranks:
                 process.kill()
         if self._parent is not None and os.getppid() == self._parent:
             os.kill(self._parent, getattr(signal, "SIGKILL", signal.SIGTERM))  # it stands still
-        if os.environ.get("LOCAL_RANK", "0") in ("0", "1"):  # of several that see it, one says it
+        if self._speaks(found):
             print(f"error: {found}: all have ended. {self._advice}", file=sys.stderr, flush=True)
         os._exit(1)
+
+    def _speaks(self, found: str) -> bool:
+        """Return whether this process, of several of a machine that see it, is to say it."""
+        local = self._trainer.local_rank
+        if self._beats is None:
+            return local <= 1
+        first = self._trainer.global_rank - local
+        return local == 0 or (local == 1 and found.startswith(f"process {first} "))
 
     def _watch(self) -> None:
         while not self._ended:
@@ -95,6 +125,10 @@ class Ranks:
         return getattr(self._trainer.strategy.launcher, "procs", []) if not self._parent else []
 
     def _look(self) -> str | None:
+        if self._beats is not None:
+            if self._agent is not None and os.getppid() != self._agent:
+                return "torchrun has ended on this machine"
+            return self._beats.look(round(self._silent / _EVERY), round(_TOGETHER / _EVERY))
         if self._parent is not None:
             if os.getppid() != self._parent:
                 return "process 0 has ended"

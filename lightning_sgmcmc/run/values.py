@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from lightning_sgmcmc.run.folder import started_by_others
+
 _LARGEST = torch.finfo(torch.float32).max
 #: The least value of the trainer's numbers, where Lightning itself would divide by zero or ignore.
 _LEAST = {
@@ -59,6 +61,11 @@ def _check_trainer(trainer: dict[str, Any]) -> None:
         value = str(trainer.get(field))
         if value.isdigit() and int(value) > most:
             raise ValueError(f"trainer.{field}: {value} is more than any machine has")
+    if (trainer.get("num_nodes") or 1) > 1 and not started_by_others():
+        raise ValueError(
+            f"trainer.num_nodes={trainer['num_nodes']}: torchrun or srun starts the processes of "
+            "several machines; start the command by one of them"
+        )
     if trainer.get("val_check_interval") == 0:
         raise ValueError("trainer.val_check_interval must be positive, got 0")
     if trainer.get("limit_train_batches") == 0:

@@ -2,8 +2,8 @@
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
-where all its runs are kept, or the only one of ``robustness``, ``sbc``, ``microcanonical`` and
-``stream``, which are of the records ``docs/records/NAME.json``; ``<!-- end -->`` ends it.
+where all its runs are kept, or the only one of a record ``docs/records/NAME.json`` such as
+``robustness``; ``<!-- end -->`` ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.experiments import calibration, equal_gradients, reproduce
+from tasks.experiments import calibration, equal_gradients, reproduce, scale
 from tasks.experiments.tables import Table
 
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -61,6 +61,8 @@ _RECORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "sbc": calibration.table,
     "microcanonical": equal_gradients.table,
     "stream": _stream,
+    "scaling": scale.scaling,
+    "at_scale": scale.at_scale,
 }
 
 

@@ -98,7 +98,7 @@ def check_that_it_continues(steps: int) -> None:
             assert all(a[k].equal(b[k]) for k in a)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_saves_and_says_how_to_continue(number: signal.Signals) -> None:
     process = start("--trainer.max_steps=100000")
     process.send_signal(number)
@@ -147,9 +147,11 @@ def test_a_signal_outside_a_step_ends_at_once() -> None:
     with StopSignal() as stop:
         stop.wait_for_step()
         signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # once more, by torchrun below srun
+        signal.raise_signal(signal.SIGUSR1)
         assert stop.asked == signal.SIGTERM
         with pytest.raises(RunStoppedError):
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) == before
 
 

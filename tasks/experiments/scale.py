@@ -1,0 +1,68 @@
+"""What many processes give, and what very many chains cost: the tables of two records."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+#: The case that is worked out on paper: chains, weights of each, and GPUs.
+CHAINS, WEIGHTS, GPUS = 1024, 1e8, 64
+
+
+def scaling(record: dict[str, Any]) -> str:
+    """Return the table of a record of ``scripts/bench/scaling.py``.
+
+    With t_P the seconds of a chain-step on P processes, wall time is that of P processes together
+    over their steps, so that linear scaling is t_1 / (P t_P) = 1. For processor time, which all
+    of them spend, it is t_1 / t_P. Processes apart are as many runs at once.
+    """
+    rows = ["| processes | of linear, processor time | of linear, wall time |", "|---|---|---|"]
+    one = record["seconds"]["1"]
+    for name, own in record["seconds"].items():
+        if name != "1":
+            number = name.split()[0]
+            ratios = {
+                kind: [a / b for a, b in zip(one[kind], own[kind], strict=True)] for kind in own
+            }
+            wall = [ratio / int(number) for ratio in ratios["wall"]]
+            rows.append(f"| {name} | {_quartiles(ratios['processor'])} | {_quartiles(wall)} |")
+    return "\n".join(rows)
+
+
+def at_scale(record: dict[str, Any]) -> str:
+    """Return the table of a record of ``scripts/bench/at_scale.py``, for many chains."""
+    a_gpu = CHAINS // GPUS
+    rows: dict[str, Callable[[dict[str, dict[str, float]]], float]] = {
+        f"memory of a GPU with {a_gpu} chains, GB": lambda r: _sum(r["memory"], a_gpu) / 1e9,
+        "a checkpoint of all chains, TB": lambda r: GPUS * _sum(r["checkpoint"], a_gpu) / 1e12,
+        "a draw of all chains, TB": lambda r: GPUS * _sum(r["draw"], a_gpu) / 1e12,
+        "read to continue, TB": lambda r: GPUS**2 * _sum(r["checkpoint"], a_gpu) / 1e12,
+    }
+    lines = [f"|  | {' | '.join(record)} |", "|---" * (1 + len(record)) + "|"]
+    for kind in ("memory", "checkpoint", "draw"):
+        for what in ("chain", "process"):
+            cells = [f"{own[kind][what]:.3g}" for own in record.values()]
+            if any(own[kind][what] for own in record.values()):
+                lines.append(f"| {kind}: bytes a weight, a {what} | {' | '.join(cells)} |")
+    for title, amount in rows.items():
+        lines.append(f"| {title} | {' | '.join(f'{amount(r):.3g}' for r in record.values())} |")
+    return "\n".join(lines)
+
+
+def reduced_a_step(processes: int) -> float:
+    """Return the bytes that each of P processes sends in a data-parallel step of one chain.
+
+    A ring all-reduce of float32 gradients: 2 (P - 1) / P times 4 bytes a weight.
+    """
+    return 2 * (processes - 1) / processes * 4 * WEIGHTS
+
+
+def _sum(bytes_a_weight: dict[str, float], chains: int) -> float:
+    """Return the bytes of one process."""
+    return WEIGHTS * (chains * bytes_a_weight["chain"] + bytes_a_weight["process"])
+
+
+def _quartiles(ratios: list[float]) -> str:
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f}, {high:.2f})"

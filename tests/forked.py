@@ -1,0 +1,44 @@
+"""Processes with SLURM's variables, forked from one that has imported everything."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from functools import cache
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+_PRELOADED = ["lightning_sgmcmc.run.cli", "lightning_sgmcmc.run.ranks", "tests.toy", __name__]
+
+
+@cache
+def _context() -> ForkServerContext:
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(_PRELOADED)
+    return found
+
+
+def start(folder: Path, arguments: list[str], variables: dict[str, str], said: Path) -> BaseProcess:
+    """Start ``folder/train.py`` with arguments, in that folder; what it says goes into a file."""
+    process = _context().Process(target=_run, args=(folder, arguments, variables, said))
+    process.start()
+    return process
+
+
+def _run(folder: Path, arguments: list[str], variables: dict[str, str], said: Path) -> None:
+    from lightning.pytorch.utilities import rank_zero_only
+
+    os.chdir(folder)
+    os.environ.update(variables)
+    for name in ("WANDB_MODE", "SGMCMC_RUN_FOLDER"):
+        os.environ.pop(name, None)
+    # As it would be set where Lightning is imported with these variables.
+    rank_zero_only.rank = int(variables["SLURM_PROCID"])
+    with said.open("w") as file, open(os.devnull, "w") as nothing:
+        os.dup2(file.fileno(), 2)
+        os.dup2(nothing.fileno(), 1)
+        sys.argv = ["train.py", *arguments]
+        path = folder / "train.py"
+        exec(compile(path.read_text(), path, "exec"), {"__name__": "__main__", "__file__": path})
