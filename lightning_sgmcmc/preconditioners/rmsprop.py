@@ -113,9 +113,9 @@ class RMSProp(Diagonal):
             root.add_(self.shift())
         root.add_(self.eps).rsqrt_()
 
-    def shift(self) -> float:
-        """Return floor * mean(sqrt V) of a single chain, where the root holds sqrt V."""
-        return self.floor * float(self._flat[1].mean(dtype=torch.float64))
+    def shift(self) -> Tensor:
+        """Return floor * mean(sqrt V) of a single chain, [], where the root holds sqrt V."""
+        return self.floor * self._flat[1].mean(dtype=torch.float64)
 
     def root(self) -> list[Tensor]:
         """Return C^(1/2)."""

@@ -455,7 +455,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.chosen(cpu, torch.float32) == "numba"
     assert kernels.chosen(cpu, torch.float64) == "torch"
     assert kernels.chosen(torch.device("cuda"), torch.float32) == "torch"
-    monkeypatch.setattr(kernels, "_installed", lambda: False)
+    monkeypatch.setattr(kernels, "_installed", lambda name: False)
     assert kernels.chosen(cpu, torch.float32) == "torch"
     monkeypatch.setenv(kernels.VARIABLE, "of")
     with pytest.raises(ValueError, match="must be auto or off, got 'of'"):
