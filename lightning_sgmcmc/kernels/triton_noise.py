@@ -1,45 +1,50 @@
 """The noise of :class:`~lightning_sgmcmc.noise.philox.Philox` on a GPU; imports Triton.
 
-One launch serves all weights of all chains. ``TRITON_INTERPRET=1`` in the environment runs the
-kernels on a CPU.
+One launch serves all weights of all chains.
 """
 
 from __future__ import annotations
 
 import math
 
-import torch
-import triton
-import triton.language as tl
+import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-#: Weights that a program serves, a multiple of 16.
-BLOCK = 1024
+from lightning_sgmcmc.kernels.polynomials import SINE
+from lightning_sgmcmc.kernels.triton_compiler import BLOCK, device_of, jit
 
 _MATCHED = tl.constexpr(math.sqrt(3 / (128**2 - 1)))
 _UNIT, _LEAST, _TURN = tl.constexpr(2.0**-32), tl.constexpr(2.0**-33), tl.constexpr(2.0**-31)
-_PI = tl.constexpr(math.pi)
+_S_0, _S_1, _S_2, _S_3, _S_4 = map(tl.constexpr, SINE)
 _WORD = tl.constexpr(2**32 - 1)
 _PURPOSE = tl.constexpr(2 << 24)  # moment-matched increments, see noise/philox.py
 
 
-@triton.jit
+@jit()
+def _sine(s):  # type: ignore[no-untyped-def]
+    """Return sin(pi s) for s in [-1/2, 1/2]; the library's sine keeps memory for large angles."""
+    y = s * s
+    return s * (_S_0 + y * (_S_1 + y * (_S_2 + y * (_S_3 + y * _S_4))))
+
+
+@jit()
 def _pair(length, turn):  # type: ignore[no-untyped-def]
     """Return the two normals of two words."""
     u = length.to(tl.float32) * _UNIT + _LEAST
-    s = turn.to(tl.int32, bitcast=True).to(tl.float32) * _TURN
-    radius, angle = tl.sqrt(-2.0 * tl.log(u)), s * _PI
-    return radius * tl.cos(angle), radius * tl.sin(angle)
+    s = turn.to(tl.int32, bitcast=True).to(tl.float32) * _TURN  # half turns, in [-1, 1]
+    radius, size = tl.sqrt(-2.0 * tl.log(u)), tl.abs(s)
+    sine = _sine(0.5 - tl.abs(size - 0.5))
+    return radius * _sine(0.5 - size), radius * tl.where(s < 0, -sine, sine)
 
 
-@triton.jit
+@jit()
 def _odd(word, shift: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the increment of a byte of a word: sqrt(3 / (128^2 - 1)) times an odd integer."""
     byte = (word >> shift).to(tl.int8) | 1
     return byte.to(tl.float32) * _MATCHED
 
 
-@triton.jit
+@jit()
 def increments(first, key, draw, COUNT: tl.constexpr, MATCHED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the noise of a chain's weights ``first, ..., first + COUNT - 1``.
 
@@ -69,7 +74,7 @@ def increments(first, key, draw, COUNT: tl.constexpr, MATCHED: tl.constexpr):  #
     return tl.interleave(tl.interleave(z_0, z_2), tl.interleave(z_1, z_3))
 
 
-@triton.jit(do_not_specialize=["draw"])
+@jit("draw")
 def _fill(out, keys, width, draw, MATCHED: tl.constexpr, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
     first = tl.program_id(0).to(tl.int64) * COUNT
     row = tl.program_id(1).to(tl.int64)
@@ -88,5 +93,5 @@ def fill(out: Tensor, keys: Tensor, draw: int, matched: bool) -> None:
         matched: Whether the noise is moment-matched, not normal.
     """
     rows, width = out.shape
-    with torch.cuda.device_of(out):
-        _fill[(triton.cdiv(width, BLOCK), rows)](out, keys, width, draw, matched, BLOCK)
+    with device_of(out):
+        _fill[(-(-width // BLOCK), rows)](out, keys, width, draw, matched, BLOCK)

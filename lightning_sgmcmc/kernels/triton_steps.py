@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import triton
-import triton.language as tl
+import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from lightning_sgmcmc.kernels.triton_compiler import jit
 from lightning_sgmcmc.kernels.triton_noise import increments
 from lightning_sgmcmc.kernels.triton_tables import launch, piece, vector
 
@@ -20,7 +20,7 @@ from lightning_sgmcmc.kernels.triton_tables import launch, piece, vector
 Place = tuple[Tensor, int]
 
 
-@triton.jit(do_not_specialize=["draw"])
+@jit("draw")
 def _langevin(  # type: ignore[no-untyped-def]
     pieces, addresses, keys, draw, lr, size, a, b,
     ROOT: tl.constexpr, MATCHED: tl.constexpr, COUNT: tl.constexpr,
@@ -69,7 +69,7 @@ def langevin_(
     launch(_langevin, columns, len(keys), keys, draw, *numbers, **constants)
 
 
-@triton.jit(do_not_specialize=["draw"])
+@jit("draw")
 def _underdamped(  # type: ignore[no-untyped-def]
     pieces, addresses, keys, draw, damping, kick, half, mu, size, a, b,
     ROOT: tl.constexpr, KICK: tl.constexpr, NOISE: tl.constexpr, EACH: tl.constexpr,
@@ -141,14 +141,13 @@ class Underdamped:
         """Take O and A, with mu and size of each chain, float32 [K, 2] on the device."""
         self._launch(draw, damping, 0.0, 0.0, KICK=False, NOISE=True, EACH=True)
 
-    def _launch(self, draw: int, damping: Tensor, mu: float, size: float, **constants: bool) -> None:
+    def _launch(self, draw: int, damping: Tensor, mu: float, size: float, **which: bool) -> None:
         numbers = (draw, damping, self._kick, self._half, mu, size, *self._pull)
-        root = len(self._columns) == 4
-        rows = len(self._keys)
-        launch(_underdamped, self._columns, rows, self._keys, *numbers, ROOT=root, **constants)
+        root, chains = len(self._columns) == 4, len(self._keys)
+        launch(_underdamped, self._columns, chains, self._keys, *numbers, ROOT=root, **which)
 
 
-@triton.jit
+@jit()
 def _rmsprop(pieces, addresses, alpha, eps, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
     tensor, _start, at, mask = piece(pieces, COUNT)
     squares, root = vector(addresses, tensor, 0, 3) + at, vector(addresses, tensor, 1, 3) + at

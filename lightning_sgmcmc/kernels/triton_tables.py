@@ -13,14 +13,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from lightning_sgmcmc.kernels.triton_noise import BLOCK
+from lightning_sgmcmc.kernels.triton_compiler import BLOCK, device_of, jit
 
 
-@triton.jit
+@jit()
 def piece(pieces, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return a program's tensor and first weight, and its places in the tensor, with their mask."""
     words = pieces + 4 * tl.program_id(0)
@@ -30,7 +29,7 @@ def piece(pieces, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
     return tl.load(words), start, tl.program_id(1) * numel + inside, mask
 
 
-@triton.jit
+@jit()
 def vector(addresses, tensor, column: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return where a tensor of a column begins."""
     address = tl.load(addresses + tensor * COLUMNS + column)
@@ -51,9 +50,10 @@ def launch(
     """
     device = columns[0][0].device
     pieces = _pieces(tuple(t.numel() // rows for t in columns[0]), device)
-    table = _addresses(tuple(t.data_ptr() for row in zip(*columns, strict=True) for t in row), device)
+    tensors = (t for row in zip(*columns, strict=True) for t in row)
+    table = _addresses(tuple(t.data_ptr() for t in tensors), device)
     if len(pieces):
-        with torch.cuda.device_of(table):
+        with device_of(table):
             kernel[(len(pieces), rows)](pieces, table, *arguments, COUNT=BLOCK, **constants)
 
 

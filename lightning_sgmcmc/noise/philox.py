@@ -12,6 +12,9 @@ from torch import Tensor
 from lightning_sgmcmc.kernels import Backend
 from lightning_sgmcmc.noise.source import Source
 
+#: A word of 32 bits, or a tensor of them in int64.
+Word = Tensor | int
+
 _MASK = 2**32 - 1
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -26,9 +29,8 @@ _CHUNK = 2**14
 
 
 def philox4x32(
-    counter: tuple[Tensor | int, Tensor | int, Tensor | int, Tensor | int],
-    key: tuple[Tensor, Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]
+) -> tuple[Word, Word, Word, Word]:
     """Return the four words that Philox4x32-10 makes of a counter and a key.
 
     Ten times, with (h, l) the upper and lower 32 bits of a product,
@@ -39,7 +41,7 @@ def philox4x32(
     (Salmon, Moraes, Dror and Shaw 2011, section 3.3; the Random123 library).
 
     Args:
-        counter: Four words, int64 tensors of numbers in [0, 2^32) that broadcast, or numbers.
+        counter: Four words in [0, 2^32), numbers or int64 tensors that broadcast.
         key: Two words alike.
     """
     a, b, c, d = counter
@@ -50,8 +52,7 @@ def philox4x32(
         a, c = (second >> 32) & _MASK ^ b ^ k, (first >> 32) & _MASK ^ d ^ m
         b, d = second & _MASK, first & _MASK
         k, m = (k + _WEYL[0]) & _MASK, (m + _WEYL[1]) & _MASK
-    words = torch.broadcast_tensors(*(torch.as_tensor(w, device=k.device) for w in (a, b, c, d)))
-    return words[0], words[1], words[2], words[3]
+    return a, b, c, d
 
 
 class Philox(Source):
@@ -120,7 +121,8 @@ class Philox(Source):
         block = torch.arange(first, first + count, device=self._device)
         high = (block >> 32) | (purpose << 24)
         counter = (block & _MASK, high, draw & _MASK, draw >> 32)
-        return torch.stack(philox4x32(counter, self._key), dim=-1)
+        words = philox4x32(counter, self._key)
+        return torch.stack([torch.as_tensor(word) for word in words], dim=-1)
 
     def normal_(self, out: Tensor) -> None:
         """Fill [rows, width] with draws from N(0, 1)."""

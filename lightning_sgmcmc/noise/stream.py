@@ -30,8 +30,9 @@ class NoiseStream:
     K - 1`` along its first axis, and row k gets what chain k alone would have drawn.
 
     Two generators make them. :class:`~lightning_sgmcmc.noise.sfc64.SFC64` draws one number after
-    the other, on a CPU, whose default it is. :class:`~lightning_sgmcmc.noise.philox.Philox` computes
-    each from its place, on any device, for all chains at once; it is the default on other devices.
+    the other, on a CPU, whose default it is. On any device,
+    :class:`~lightning_sgmcmc.noise.philox.Philox` computes each from its place, for all chains at
+    once; it is the default on devices that are no CPU.
 
     Args:
         like: Tensors on one device and of one type; draws have their shapes.

@@ -48,8 +48,8 @@ class Sampler(torch.optim.Optimizer):
         temperature: T; 1 samples the posterior, 0 optimises.
         seed: Seed of the chain's own noise, the same on every replica.
         chain: Number of the (first) chain, which selects its noise stream.
-        noise: The generator of the chain's noise, ``"sfc64"`` or ``"philox"``, whose numbers differ;
-            None for the device's default, ``"sfc64"`` on a CPU and ``"philox"`` elsewhere.
+        noise: The generator of the chain's noise, ``"sfc64"`` or ``"philox"``; None for the
+            device's default, ``"sfc64"`` on a CPU and ``"philox"`` elsewhere.
 
     Raises:
         ValueError: If a value lies outside its range or there are several parameter groups.
