@@ -127,7 +127,7 @@ def test_state_continues_to_the_bit(generator: Generator, dtype: torch.dtype) ->
 def test_uniform_is_uniform(generator: Generator) -> None:
     stream = NoiseStream([torch.empty(1)], 3, generator=generator)
     assert stats.kstest(stream.uniform(20_001).numpy(), "uniform").pvalue > 1e-6
-    assert stats.kstest([float(stream.uniform()) for _ in range(2_000)], "uniform").pvalue > 1e-6
+    assert stats.kstest([float(stream.uniform()) for _ in range(300)], "uniform").pvalue > 1e-6
 
 
 def test_errors() -> None:
@@ -156,7 +156,7 @@ def test_a_chain_draws_alone_what_it_draws_beside_others(
     shapes, found = [(3, 5), (7,), ()], []
     for first, count in ((3, 4), (5, 2), (5, None)):
         lead = () if count is None else (count,)
-        like = [torch.empty(*lead, *shape, dtype=dtype) for shape in shapes]
+        like = [torch.empty((*lead, *shape), dtype=dtype) for shape in shapes]
         more: dict[str, Any] = {"increments": increments, "generator": generator}
         stream = NoiseStream(like, 9, first, count, **more)
         stream.increments()
