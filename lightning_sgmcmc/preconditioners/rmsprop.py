@@ -110,12 +110,12 @@ class RMSProp(Diagonal):
             shifts = [per_chain(self.floor * means, r) for r in self._root]
             torch._foreach_add_(self._root, shifts)
         elif self.floor:
-            root.add_(self.shift())
+            root.add_(self.floor * root.mean(dtype=torch.float64))
         root.add_(self.eps).rsqrt_()
 
-    def shift(self) -> Tensor:
-        """Return floor * mean(sqrt V) of a single chain, [], where the root holds sqrt V."""
-        return self.floor * self._flat[1].mean(dtype=torch.float64)
+    def shift(self) -> float:
+        """Return floor * mean(sqrt V) of a single chain, where the root holds sqrt V."""
+        return self.floor * float(self._flat[1].mean(dtype=torch.float64))
 
     def root(self) -> list[Tensor]:
         """Return C^(1/2)."""

@@ -116,7 +116,7 @@ class SGNHT(SGHMC):
     def damping(self) -> tuple[Tensor, Tensor]:
         """Return what is left of w by O and the noise's size, [] or [K] in float64."""
         xi = self.friction
-        safe = torch.where(xi.abs() < 1e-8, 1e-8, xi)
+        safe = xi.masked_fill(xi.abs() < 1e-8, 1e-8)
         variance = math.log(self.momentum) * self.temperature * torch.expm1(-2 * safe) / safe
         return torch.exp(-xi), variance.sqrt()
 

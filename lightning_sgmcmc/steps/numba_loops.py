@@ -162,7 +162,7 @@ def _update_rmsprop(metric: RMSProp, grads: Sequence[Tensor]) -> None:
     V, root = metric.square_avg, metric.root()
     if metric.floor:
         rmsprop_(V, root, grads, metric.alpha)
-        rmsprop_root_(root, float(metric.shift()), metric.eps)
+        rmsprop_root_(root, metric.shift(), metric.eps)
     else:
         rmsprop_(V, root, grads, metric.alpha, metric.eps)
 
