@@ -1,11 +1,7 @@
-"""A faster step is the formula's, and is taken only while nothing it stands for is overridden.
-
-`test_interpreted.py` runs a part of this file with TRITON_INTERPRET=1, with the kernels for a GPU.
-"""
+"""A faster step is the formula's, and is taken only while nothing it stands for is overridden."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -72,10 +68,7 @@ combinations = pytest.mark.parametrize(
     ("kind", "arguments", "metric"), [c[1:] for c in COMBINATIONS], ids=[c[0] for c in COMBINATIONS]
 )
 PRIOR = GaussianPrior(0.5, 0.3)
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-BACKENDS = ["triton"] if INTERPRETED else ["torch", "numba"]
-# Steps before what is tested; the interpreter takes .1 s for one.
-STEPS = 2 if INTERPRETED else 6
+BACKENDS = ["torch", "numba"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -83,9 +76,6 @@ def dtype(request: Any, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
     """Float64, which no compiled loop serves, and float32 with them."""
     if request.param == "torch":
         return torch.float64
-    if request.param == "triton":
-        monkeypatch.setattr(kernels, "chosen", lambda *_: "triton")
-        return torch.float32
     pytest.importorskip("numba", reason="numba is in the extra fast")
     monkeypatch.delenv(kernels.VARIABLE, raising=False)
     return torch.float32
@@ -96,15 +86,13 @@ def chain(
     arguments: dict[str, Any],
     metric: Callable[[], Any] | None,
     dtype: torch.dtype,
-    count: int = STEPS,
+    count: int = 6,
     **more: Any,
 ) -> tuple[Problem, Sampler]:
     """Return a chain that has taken some steps."""
     torch.manual_seed(0)
     problem = Problem(dtype)
     settings = {"num_data": N, "prior": PRIOR, "seed": 4} | arguments | more
-    if INTERPRETED:
-        settings["noise"] = "philox"
     if metric is not None:
         settings["preconditioner"] = metric()
     sampler = kind(problem.params, **settings)
