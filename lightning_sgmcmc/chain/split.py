@@ -10,7 +10,7 @@ from torch import Tensor
 
 #: States of a noise stream and of blocks of a Fisher matrix, which have a row a chain also where
 #: there is one.
-_ROWS = ("sfc64", "generator", "J", "roots")
+_ROWS = ("sfc64", "philox", "J", "roots")
 #: The kind of a sampler that runs its chains in turn: it keeps their states as they are.
 _IN_TURN = "ChainsInTurn"
 

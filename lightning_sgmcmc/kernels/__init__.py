@@ -1,8 +1,9 @@
-"""Compiled loops for a chain of float32 weights on the CPU, where Numba is installed.
+"""Compiled loops for a chain of float32 weights: on the CPU by Numba, on a GPU by Triton.
 
 They read each vector once where torch's operations read and write it several times, which is what
-a step costs on a CPU. :func:`chosen` alone decides whether a chain uses them. What they compute is
-what the torch code beside each call computes, up to rounding.
+a step costs. :func:`chosen` alone decides whether a chain uses them. What they compute is what the
+torch code beside each call computes, up to rounding. Neither library is imported before a chain
+needs it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 import torch
 
-Backend = Literal["numba", "torch"]
+Backend = Literal["numba", "triton", "torch"]
 
 #: Environment variable: ``auto`` (the default) uses the kernels where they apply, ``off`` never.
 VARIABLE = "LIGHTNING_SGMCMC_KERNELS"
@@ -30,30 +31,35 @@ def chosen(device: torch.device, dtype: torch.dtype) -> Backend:
     wish = os.environ.get(VARIABLE, "auto")
     if wish not in ("auto", "off"):
         raise ValueError(f"{VARIABLE} must be auto or off, got {wish!r}")
-    served = device.type == "cpu" and dtype == torch.float32
-    return "numba" if served and wish == "auto" and _installed() else "torch"
+    if dtype == torch.float32 and wish == "auto":
+        if device.type == "cpu" and _installed("numba"):
+            return "numba"
+        if device.type == "cuda" and _installed("triton"):
+            return "triton"
+    return "torch"
 
 
-def other_backend(backend: Backend) -> str:
-    """Say that a checkpoint was made by another backend than this one."""
-    if backend == "numba":
-        made, remedy = "torch alone", f"{VARIABLE}=off goes on to the bit"
-    else:
-        made = "compiled kernels"
-        remedy = f"with the extra `fast`, {VARIABLE}=auto and float32 it goes on to the bit"
+def other_backend(made: Backend) -> str:
+    """Say that a checkpoint was made by this backend, which is not the chain's."""
+    by, remedy = {
+        "torch": ("torch alone", f"{VARIABLE}=off"),
+        "numba": ("compiled kernels", f"with the extra `fast`, {VARIABLE}=auto and float32"),
+        "triton": ("Triton's kernels", f"on a GPU, with Triton, {VARIABLE}=auto and float32"),
+    }[made]
+    goes_on = "goes on" if made == "torch" else "it goes on"
     return (
-        f"the checkpoint's chain was computed by {made}, which this one is not: it goes on with "
-        f"the same random bits, and agrees to float32's rounding; {remedy}"
+        f"the checkpoint's chain was computed by {by}, which this one is not: it goes on with "
+        f"the same random bits, and agrees to float32's rounding; {remedy} {goes_on} to the bit"
     )
 
 
 @cache
-def _installed() -> bool:
-    """Whether Numba can be imported; it is, late, by the modules beside this one."""
-    if find_spec("numba") is None:
+def _installed(name: str) -> bool:
+    """Whether a library can be imported; it is, late, by the modules beside this one."""
+    if find_spec(name) is None:
         return False
     try:
-        import_module("numba")
+        import_module(name)
     except ImportError:  # Numba refuses a NumPy newer than itself
         return False
     return True

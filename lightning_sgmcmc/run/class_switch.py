@@ -25,7 +25,7 @@ from lightning_sgmcmc.samplers import Sampler
 #: target and chain are not the sampler's own; nor are the arguments of a chain its task's. Of any
 #: other class (network, prior, preconditioner, schedule, optimizer, data) nothing stays.
 KEPT = {
-    Sampler: ("prior", "temperature", "seed", "num_data", "chain"),
+    Sampler: ("prior", "temperature", "seed", "num_data", "chain", "noise"),
     SGMCMCModule: tuple(argument_names(SGMCMCModule)),  # without the network
 }
 _CONFIGS = ("--task", "--config", "-c")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import steps
-from lightning_sgmcmc.noise import Increments, NoiseStream
+from lightning_sgmcmc.noise import Generator, Increments, NoiseStream, check_generator
 from lightning_sgmcmc.preconditioners import Identity, Preconditioner
 from lightning_sgmcmc.priors import FlatPrior, Prior
 from lightning_sgmcmc.samplers.gradients import present_gradients, refuse_non_finite
@@ -48,6 +48,8 @@ class Sampler(torch.optim.Optimizer):
         temperature: T; 1 samples the posterior, 0 optimises.
         seed: Seed of the chain's own noise, the same on every replica.
         chain: Number of the (first) chain, which selects its noise stream.
+        noise: The generator of the chain's noise, ``"sfc64"`` or ``"philox"``; None for the
+            device's default, ``"sfc64"`` on a CPU and ``"philox"`` elsewhere.
 
     Raises:
         ValueError: If a value lies outside its range or there are several parameter groups.
@@ -74,6 +76,7 @@ class Sampler(torch.optim.Optimizer):
         temperature: float = 1.0,
         seed: int = 0,
         chain: int = 0,
+        noise: Generator | None = None,
     ) -> None:
         if lr != "auto" and not (isinstance(lr, (int, float)) and lr > 0 and math.isfinite(lr)):
             raise ValueError(f'lr must be a positive number or "auto", got {lr!r}')
@@ -83,6 +86,7 @@ class Sampler(torch.optim.Optimizer):
             raise ValueError(f"seed must not be negative, got {seed}")
         if chain < 0:
             raise ValueError(f"chain must not be negative, got {chain}")
+        check_generator(noise)
         self.auto_lr = lr == "auto"
         self.chain_dims = int(isinstance(params, Stacked))
         super().__init__(params, {"lr": math.nan if lr == "auto" else float(lr)})
@@ -96,6 +100,8 @@ class Sampler(torch.optim.Optimizer):
         self.prior: Prior = copy.copy(prior) if prior is not None else FlatPrior()
         self.preconditioner: Preconditioner = preconditioner or Identity()
         self.temperature, self.seed, self.chain = float(temperature), int(seed), int(chain)
+        #: The generator that was asked for, None for the device's default.
+        self.generator = noise
         self.masks: list[Tensor] | None = None
         self.target: Target | None = None
         self._stream: NoiseStream | None = None
@@ -226,6 +232,7 @@ class Sampler(torch.optim.Optimizer):
                 self.num_chains,
                 self._one_generator,
                 self.increments,
+                self.generator,
             )
             if state is not None:
                 self._stream.load_state_dict(state)

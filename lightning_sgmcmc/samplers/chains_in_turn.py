@@ -55,6 +55,7 @@ class ChainsInTurn(Sampler):
             temperature=first.temperature,
             seed=first.seed,
             chain=first.chain,
+            noise=first.generator,
         )
         self.batches, self.increments = first.batches, first.increments
         self.has_thermostat = first.has_thermostat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from lightning_sgmcmc.noise import Increments
+from lightning_sgmcmc.noise import Generator, Increments
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.preconditioners.keywords import Unpack
 from lightning_sgmcmc.priors import Prior
@@ -20,6 +20,7 @@ class Common(TypedDict, total=False):
     temperature: float
     seed: int
     chain: int
+    noise: Generator | None
 
 
 class CommonAndMetric(Common, total=False):

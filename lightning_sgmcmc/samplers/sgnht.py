@@ -104,21 +104,24 @@ class SGNHT(SGHMC):
 
     def _thermalise(self, w: list[Tensor]) -> None:
         """Take the D, O and D steps."""
-        T = self.temperature
-        if not T:
+        if not self.temperature:
             super()._thermalise(w)
             return
         self._follow(w)
-        xi = self.friction
-        safe = torch.where(xi.abs() < 1e-8, 1e-8, xi)
-        variance = math.log(self.momentum) * T * torch.expm1(-2 * safe) / safe
-        torch._foreach_mul_(w, [per_chain(torch.exp(-xi), x).to(x.dtype) for x in w])
-        sd = [per_chain(variance.sqrt(), x).to(x.dtype) for x in w]
-        torch._foreach_addcmul_(w, self.noise(), sd)
+        kept, size = self.damping()
+        torch._foreach_mul_(w, [per_chain(kept, x).to(x.dtype) for x in w])
+        torch._foreach_addcmul_(w, self.noise(), [per_chain(size, x).to(x.dtype) for x in w])
         self._follow(w)
 
+    def damping(self) -> tuple[Tensor, Tensor]:
+        """Return what is left of w by O and the noise's size, [] or [K] in float64."""
+        xi = self.friction
+        safe = xi.masked_fill(xi.abs() < 1e-8, 1e-8)
+        variance = math.log(self.momentum) * self.temperature * torch.expm1(-2 * safe) / safe
+        return torch.exp(-xi), variance.sqrt()
+
     def _follow(self, w: list[Tensor]) -> None:
-        """Move xi by half a step along the kinetic energy's excess."""
+        """Move xi by half a step along the kinetic energy's excess (D)."""
         energy = self.preconditioner.inverse_norm(w)
         assert energy is not None
         assert self._free is not None

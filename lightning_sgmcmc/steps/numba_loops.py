@@ -21,7 +21,7 @@ from lightning_sgmcmc.preconditioners import (
     RMSProp,
 )
 from lightning_sgmcmc.steps.one_pass import FISHER, RMSPROP, whole
-from lightning_sgmcmc.steps.registry import Start, faster_move, faster_update, quadratic
+from lightning_sgmcmc.steps.registry import Start, faster_move, faster_update, pull
 
 NAME = "numba"
 
@@ -30,26 +30,17 @@ def _serves(sampler: Any, grads: list[Tensor]) -> bool:
     return whole(sampler, grads) and sampler.stream.loops_serve(sampler.params, grads)
 
 
-def _gradient(sampler: Any, grads: list[Tensor]) -> tuple[float, float]:
-    """Return the pull (a, b) that the loops add as a (theta - b), or add the prior's here."""
-    pull = quadratic(sampler.prior)
-    if pull is None:
-        sampler.prior.add_gradient_(grads, sampler.params, 1 / sampler.num_data)
-        return 0.0, 0.0
-    return pull[0] / sampler.num_data, pull[1]
-
-
 @faster_move(NAME, "SGLD", Identity, ("apply_", "noise"), _serves, rank=1)
 def _langevin_identity(sampler: Any, grads: list[Tensor]) -> None:
     from lightning_sgmcmc.kernels.langevin import identity_, langevin_
 
     lr, size, stream = sampler.lr, sampler.noise_size(), sampler.stream
-    pull = _gradient(sampler, grads)
+    forces = pull(sampler, grads)
     if sampler.increments == "moment-matched":
         numbers, scale = stream.matched_bytes()
-        identity_(sampler.params, grads, numbers, lr, size * scale, pull)
+        identity_(sampler.params, grads, numbers, lr, size * scale, forces)
     else:
-        langevin_(sampler.params, grads, stream.increments(), None, lr, size, pull)
+        langevin_(sampler.params, grads, stream.increments(), None, lr, size, forces)
 
 
 @faster_move(NAME, "SGLD", RMSProp, RMSPROP, _serves, rank=1)
@@ -57,9 +48,9 @@ def _langevin_identity(sampler: Any, grads: list[Tensor]) -> None:
 def _langevin_diagonal(sampler: Any, grads: list[Tensor]) -> None:
     from lightning_sgmcmc.kernels.langevin import langevin_
 
-    pull, root = _gradient(sampler, grads), sampler.preconditioner.root()
+    forces, root = pull(sampler, grads), sampler.preconditioner.root()
     z = sampler.stream.increments()
-    langevin_(sampler.params, grads, z, root, sampler.lr, sampler.noise_size(), pull)
+    langevin_(sampler.params, grads, z, root, sampler.lr, sampler.noise_size(), forces)
 
 
 def _has_products(sampler: Any, grads: list[Tensor]) -> bool:
@@ -83,8 +74,8 @@ def _langevin_quasi_diagonal(sampler: Any, grads: list[Tensor]) -> None:
     """Step from J itself."""
     from lightning_sgmcmc.kernels.langevin import langevin_, quasi_diagonal_
 
-    metric, pull = sampler.preconditioner, _gradient(sampler, grads)
-    damping, step = float(metric.damping()), (sampler.lr, sampler.noise_size(), pull)
+    metric, forces = sampler.preconditioner, pull(sampler, grads)
+    damping, step = float(metric.damping()), (sampler.lr, sampler.noise_size(), forces)
     vectors = (sampler.params, grads, sampler.stream.increments(), metric.squares)
     if metric.units:
         weights, biases = (
@@ -106,16 +97,16 @@ def _langevin_lbfgs(sampler: Any, grads: list[Tensor]) -> None:
     """Theta += sum_j (sqrt(w_j) size S_j z_j - w_j lr G_j gradient), two passes an operator."""
     from lightning_sgmcmc.kernels.lbfgs import combine_, project
 
-    pull, params = _gradient(sampler, grads), sampler.params
+    forces, params = pull(sampler, grads), sampler.params
     for weight, operator in sampler.preconditioner.weighted_operators():
         lr, size = weight * sampler.lr, weight**0.5 * sampler.noise_size()
         z = sampler.stream.increments()
-        on_gradient, on_z = project(params, grads, z, operator.rows, pull)
+        on_gradient, on_z = project(params, grads, z, operator.rows, forces)
         coefficients = operator.coefficients(on_gradient, on_z, lr, size)
         gamma = float(operator.gamma)
         rows = operator.rows
         combine_(params, grads, z, rows, coefficients, lr / gamma, size / math.sqrt(gamma))
-        pull = (0.0, 0.0)  # the gradient holds it now
+        forces = (0.0, 0.0)  # the gradient holds it now
 
 
 def _has_velocity(sampler: Any, grads: list[Tensor]) -> bool:
@@ -134,11 +125,11 @@ def _baoab(sampler: Any, grads: list[Tensor]) -> None:
 
     metric, mu, root_eta = sampler.preconditioner, sampler.momentum, math.sqrt(sampler.eta)
     root = None if isinstance(metric, Identity) else metric.root()
-    pull = _gradient(sampler, grads)
+    forces = pull(sampler, grads)
     z = sampler.stream.increments()
     size = math.sqrt((1 - mu**2) * sampler.temperature)
     kick = root_eta * sampler.num_data
-    baoab_(sampler.params, sampler.velocity, grads, z, root, kick, root_eta / 2, mu, size, pull)
+    baoab_(sampler.params, sampler.velocity, grads, z, root, kick, root_eta / 2, mu, size, forces)
 
 
 for _metric, _methods in (

@@ -156,6 +156,18 @@ def quadratic(prior: Any) -> tuple[float, float] | None:
     return prior.quadratic() if together else None
 
 
+def pull(sampler: Any, grads: list[Tensor]) -> tuple[float, float]:
+    """Return the prior's pull (a, b), which a loop adds to the gradient as a (theta - b).
+
+    Where the prior is not known as such, its gradient is added here and the pull is (0, 0).
+    """
+    found = quadratic(sampler.prior)
+    if found is None:
+        sampler.prior.add_gradient_(grads, sampler.params, 1 / sampler.num_data)
+        return 0.0, 0.0
+    return found[0] / sampler.num_data, found[1]
+
+
 @lru_cache(maxsize=256)
 def _moves_of(sampler: Any, metric: Any) -> tuple[tuple[type, Faster], ...]:
     """Return what is registered for bases of these classes, with the integrator's, best first."""

@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -454,15 +455,19 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     assert kernels.chosen(cpu, torch.float32) == "numba"
     assert kernels.chosen(cpu, torch.float64) == "torch"
-    assert kernels.chosen(torch.device("cuda"), torch.float32) == "torch"
-    monkeypatch.setattr(kernels, "_installed", lambda: False)
+    cuda = "triton" if find_spec("triton") else "torch"
+    assert kernels.chosen(torch.device("cuda"), torch.float32) == cuda
+    assert kernels.chosen(torch.device("cuda"), torch.float64) == "torch"
+    assert kernels.chosen(torch.device("meta"), torch.float32) == "torch"
+    monkeypatch.setattr(kernels, "_installed", lambda name: False)
     assert kernels.chosen(cpu, torch.float32) == "torch"
+    assert kernels.chosen(torch.device("cuda"), torch.float32) == "torch"
     monkeypatch.setenv(kernels.VARIABLE, "of")
     with pytest.raises(ValueError, match="must be auto or off, got 'of'"):
         NoiseStream([torch.empty(1)], 0)
 
 
-def test_numba_is_imported_late() -> None:
+def test_numba_and_triton_are_imported_late() -> None:
     """Only by modules of the folder, which others import in functions alone."""
     root = Path(kernels.__file__).parents[1]
     loops = {f"lightning_sgmcmc.kernels.{p.stem}" for p in (root / "kernels").glob("*.py")}
@@ -473,7 +478,7 @@ def test_numba_is_imported_late() -> None:
         for node in ast.parse(path.read_text()).body:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            assert not {n.split(".")[0] for n in names} & {"numba", "llvmlite"}, path
+            assert not {n.split(".")[0] for n in names} & {"numba", "llvmlite", "triton"}, path
             assert not set(names) & loops, path
 
 

@@ -36,8 +36,8 @@ def describe(
         ``label``, a line of words; the sampler's name, class and own ``options``; ``metric``, C
         with its arguments, and whether it is constant, adapting or frozen; the ``prior``; ``step``
         on the mean loss, the ``first`` and the ``last``, whether it was ``auto`` or given, and its
-        schedule; temperature, increments, batches and gradients. ``preconditioner`` and ``lr`` are
-        C and the last step once more.
+        schedule; temperature, increments, ``noise``, the generator's name, batches and gradients.
+        ``preconditioner`` and ``lr`` are C and the last step once more.
     """
     own = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
     metric = own.preconditioner
@@ -65,11 +65,15 @@ def describe(
         "step": step,
         "temperature": sampler.temperature,
         "increments": own.increments,
+        "noise": own.stream.generator,
         "implementation": sampler.implementation,
         "batches": batches,
         "gradients": repr(gradients or Minibatch()),
     }
-    return described | {"label": _label(described, metric, isinstance(schedule, ConstantStep))}
+    label = _label(described, metric, isinstance(schedule, ConstantStep))
+    if own.generator is not None:
+        label += f", {own.generator} noise"
+    return described | {"label": label}
 
 
 def _state(metric: Preconditioner) -> str:

@@ -44,6 +44,10 @@ def params() -> list[Any]:
             "SGLD, no metric, lr 0.01, FlatPrior(), T = 0.5, moment-matched increments",
         ),
         (
+            lambda p: SGLD(p, 0.01, noise="philox"),
+            "SGLD, no metric, lr 0.01, FlatPrior(), philox noise",
+        ),
+        (
             lambda p: SGHMC(p, 2e-3, momentum=0.9, prior=GaussianPrior(variance=4.0)),
             "SGHMC(momentum=0.9), no metric, lr 0.002, GaussianPrior(variance=4, mean=0)",
         ),
@@ -98,6 +102,7 @@ def test_a_frozen_metric_and_a_step_that_was_chosen() -> None:
     assert found["class"] == "lightning_sgmcmc.samplers.psgld.PSGLD"
     assert (found["step"]["first"], found["step"]["auto"]) == (0.25, True)
     assert (found["batches"], found["increments"]) == ("independent", "gaussian")
+    assert found["noise"] == "sfc64"
 
 
 def test_the_step_that_hmc_adapted_is_its_step() -> None:

@@ -149,6 +149,8 @@ def test_what_may_change_is_recorded_with_its_step(root: Path, run: Path) -> Non
          "run is continued: 1.0 so far, 0.5 now"),
         (["--model.sampler.prior.variance=2"], "variance cannot change"),
         (["--model.sampler.alpha=0.9"], "model.sampler.alpha cannot change"),
+        (["--model.sampler.noise=philox"], "model.sampler.noise cannot change where a run is "
+         "continued: null so far, philox now"),
         (["--seed_everything=1"], "seed cannot change where a run is continued: 0 so far, 1 now"),
         (["--data.batch_size=8"], "data.batch_size cannot change where a run is continued: 16 so "
          "far, 8 now"),

@@ -1,0 +1,185 @@
+"""The kernels for a GPU take the formula's step, on a GPU or by Triton's interpreter.
+
+Without a GPU `test_interpreted.py` runs this file with TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_sgmcmc import (
+    SGHMC,
+    SGLD,
+    SGNHT,
+    FlatPrior,
+    GaussianPrior,
+    Identity,
+    LaplacePrior,
+    RMSProp,
+    Sampler,
+    kernels,
+    steps,
+)
+from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.samplers.base import Stacked
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+if not (INTERPRETED or torch.cuda.is_available()):
+    pytest.skip("needs a GPU or Triton's interpreter", allow_module_level=True)
+
+#: Tensors that begin at no multiple of 4.
+SHAPES = [(3,), (2, 4)]
+#: More weights than a program serves.
+LARGE = [(3,), (2, 515)]
+SAMPLERS: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
+    "SGLD": (SGLD, {}),
+    "SGLD, moment-matched": (SGLD, {"increments": "moment-matched"}),
+    "SGHMC": (SGHMC, {"momentum": 0.8}),
+    "SGNHT": (SGNHT, {"momentum": 0.8, "thermostat": 2.0}),
+}
+METRICS: dict[str, Callable[[], Any]] = {
+    "Identity": Identity,
+    "RMSProp": lambda: RMSProp(eps=0.1),
+    "RMSProp, floor": lambda: RMSProp(eps=1e-3, floor=0.5),
+}
+PRIOR = GaussianPrior(0.5, 0.3)
+#: Sampler, metric and chains; None is a single one.
+CASES = [
+    *((sampler, metric, 2) for sampler in SAMPLERS for metric in ("Identity", "RMSProp")),
+    ("SGLD", "RMSProp, floor", None),
+    ("SGHMC", "RMSProp", None),
+    ("SGNHT", "Identity", None),
+]
+
+
+def chain(
+    monkeypatch: pytest.MonkeyPatch,
+    backend: kernels.Backend,
+    sampler: str,
+    metric: str,
+    chains: int | None,
+    prior: Any = PRIOR,
+    masked: bool = False,
+    shapes: list[tuple[int, ...]] = SHAPES,
+) -> tuple[Tensor, list[str], Sampler]:
+    """Take four steps, C frozen from the third on; return weights, implementations, sampler."""
+    monkeypatch.setattr(kernels, "chosen", lambda *_: backend)
+    generator = torch.Generator().manual_seed(1)
+    lead = () if chains is None else (chains,)
+    start = [torch.randn(*lead, *shape, generator=generator) for shape in shapes]
+    params = [nn.Parameter(p.to(DEVICE)) for p in start]
+    kind, more = SAMPLERS[sampler]
+    common = {"num_data": 10, "prior": prior, "seed": 3, "noise": "philox"}
+    built: Any = kind(
+        Stacked(params) if lead else params,
+        1e-2,
+        preconditioner=METRICS[metric](),
+        **common,
+        **more,
+    )
+    if masked:
+        built.set_masks([(p > 0).float() for p in params])
+    used = []
+    for step in range(4):
+        if step == 2:
+            built.freeze()
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
+        built.step()
+        used.append(built.implementation)
+    return torch.cat([p.detach().flatten() for p in params]).cpu(), used, built
+
+
+@pytest.mark.parametrize(("sampler", "metric", "chains"), CASES)
+def test_it_is_the_formula(
+    sampler: str, metric: str, chains: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While C adapts and when it is frozen; of the thermostat the friction, too."""
+    found, used, fast = chain(monkeypatch, "triton", sampler, metric, chains)
+    expected, formula, plain = chain(monkeypatch, "torch", sampler, metric, chains)
+    # A velocity is drawn at the first step and where C is frozen, by the formula.
+    own = ["torch", "triton"] * 2 if sampler in ("SGHMC", "SGNHT") else ["triton"] * 4
+    assert used == own
+    assert "triton" not in formula
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
+    if isinstance(fast, SGNHT) and isinstance(plain, SGNHT):
+        torch.testing.assert_close(fast.friction, plain.friction, rtol=1e-6, atol=1e-6)
+        assert float((fast.friction + torch.tensor(0.8).log()).abs().min()) > 1e-3
+    drawn = [s.stream.state_dict()["philox"] for s in (fast, plain)]
+    assert torch.equal(*drawn)
+
+
+def test_a_tensor_of_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, _ = chain(monkeypatch, "triton", "SGLD", "Identity", None, shapes=LARGE)
+    expected, _, _ = chain(monkeypatch, "torch", "SGLD", "Identity", None, shapes=LARGE)
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "prior"),
+    [("SGLD", FlatPrior()), ("SGLD", LaplacePrior(0.7)), ("SGHMC", LaplacePrior(0.7))],
+)
+def test_any_prior(sampler: str, prior: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a pull adds its own gradient; the pull of another would be seen."""
+    found, used, _ = chain(monkeypatch, "triton", sampler, "RMSProp", None, prior)
+    expected, _, _ = chain(monkeypatch, "torch", sampler, "RMSProp", None, prior)
+    assert used[-1] == "triton"
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
+    other, _, _ = chain(monkeypatch, "torch", sampler, "RMSProp", None, PRIOR)
+    assert float((found - other).abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize("sampler", ["SGLD", "SGNHT"])
+def test_masks_take_the_formula(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, used, built = chain(monkeypatch, "triton", sampler, "Identity", None, masked=True)
+    assert set(used) <= {steps.FORMULA, "torch, one pass"}
+    assert built.masks is not None
+    masks = torch.cat([m.flatten() for m in built.masks]).cpu()
+    assert torch.equal(found == 0, masks == 0)
+
+
+@pytest.mark.parametrize("increments", ["gaussian", "moment-matched"])
+def test_the_noise_is_torch_s(increments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch for K chains; matched increments to the bit, normals to rounding."""
+    found = []
+    for backend in ("triton", "torch"):
+        monkeypatch.setattr(kernels, "chosen", lambda *_, backend=backend: backend)
+        like = [torch.empty(2, *shape, device=DEVICE) for shape in LARGE]
+        more = {"increments": increments, "generator": "philox"}
+        stream = NoiseStream(like, 6, 4, 2, **more)
+        state = stream.state_dict()
+        state["philox"][:, 1] = 2**32 + 9
+        stream.load_state_dict(state)
+        found.append(torch.cat([z.flatten() for z in stream.increments()]).cpu())
+    tolerance = 0.0 if increments == "moment-matched" else 2e-6
+    torch.testing.assert_close(*found, rtol=0, atol=tolerance)
+
+
+def test_tensors_that_are_not_contiguous_take_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "chosen", lambda *_: "triton")
+    theta = nn.Parameter(torch.zeros(3, 4, device=DEVICE).T)
+    sampler = SGLD([theta], 1e-2, num_data=10, noise="philox")
+    theta.grad = torch.ones_like(theta)
+    sampler.step()
+    assert sampler.implementation == steps.FORMULA
+
+
+def test_a_tensor_that_moves_in_memory_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients lie elsewhere at each step."""
+    monkeypatch.setattr(kernels, "chosen", lambda *_: "triton")
+    theta = nn.Parameter(torch.zeros(5, device=DEVICE))
+    sampler = SGLD([theta], 0.5, num_data=10**12, noise="philox")
+    kept = []
+    for value in (1.0, 2.0, 4.0):
+        kept.append(torch.full((5,), value, device=DEVICE))
+        theta.grad = kept[-1]
+        sampler.step()
+    assert sampler.implementation == "triton"
+    torch.testing.assert_close(theta.detach().cpu(), torch.full((5,), -3.5), rtol=0, atol=1e-4)
