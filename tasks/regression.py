@@ -232,8 +232,8 @@ class RegressionTask(SGMCMCModule):
         if self.noise == "input":
             squares = ((residual * torch.exp(-log_sigma)) ** 2).sum(1)
             log_sigma = log_sigma.mean(1)
-        else:
-            squares = (residual**2).sum(1) * torch.exp(-2 * log_sigma)
+        else:  # log sigma twice: one would change the rounding of chains that are recorded
+            squares = (residual**2).sum(1) * torch.exp(-2 * self.log_sigma)
         constant = log_sigma + 0.5 * math.log(2 * math.pi) + n.log().mean(1)
         return 0.5 * squares + y.shape[1] * constant
 
