@@ -57,9 +57,9 @@ class RegressionTask(SGMCMCModule):
       the data module's validation split. It is for networks that fit their training data far
       better than other data: sigma from the training residuals would be too small.
     - ``"input"``: sigma_j(x)^2 = exp(2 (log_noise + ``noise_spread`` g_j(x))) + ``noise_floor``^2
-      (Nix and Weigend 1994). The network gives g after f, [B, 2 D], or ``noise_net`` gives g, [B, 1]
-      for all outputs or [B, D]. ``log_noise`` and the weights of g are sampled with the others:
-      their prior, with ``noise_spread``, is that of log sigma(x).
+      (Nix and Weigend 1994). The network gives g after f, [B, 2 D], or ``noise_net`` gives g,
+      [B, 1] for all outputs or [B, D]. ``log_noise`` and the weights of g are sampled with the
+      others: their prior, with ``noise_spread``, is that of log sigma(x).
 
     The network may see scaled inputs and give scaled outputs: a subclass says so in
     :meth:`network_inputs` and :meth:`forward`, by buffers that :meth:`take_scales` sets. They are

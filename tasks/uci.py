@@ -111,9 +111,9 @@ class UCIRegression(RegressionTask):
         """Return errors, log-likelihood, bands and CRPS, in the table's units.
 
         The log-likelihood is that of the mixture over draws; bands are mean +- z times the root of
-        the draws' variance plus their mean noise variance. ``standardised`` numbers are those of the
-        target over its standard deviation in the training rows, 1 / n; ``nll_gaussian`` is of the
-        normal law with the mixture's mean and deviation instead.
+        the draws' variance plus their mean noise variance. ``*_standardised`` are those of the
+        target over its deviation in the training rows (1 / n); ``nll_gaussian_standardised`` is of
+        the normal law with the mixture's mean and deviation.
         """
         found = super().metrics(prediction, batch)
         scale = float(self._data().tensors("train")[1].std(correction=0))

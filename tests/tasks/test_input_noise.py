@@ -254,7 +254,10 @@ def test_a_run_continues_to_the_bit(tmp_path: Path) -> None:
     [
         (["--model.net.outputs=1"], 'outputs with noise "input", f and log scale for each of 1'),
         (["--model.net.outputs=2", "--model.collapse_head=true"], "collapse_head needs a noise"),
-        (["--model.noise=learned", "--model.noise_net=tasks.nets.mlp.MLP"], "noise_net needs noise"),
+        (
+            ["--model.noise=learned", "--model.noise_net=tasks.nets.mlp.MLP"],
+            "noise_net needs noise",
+        ),
         (["--model.net.outputs=2", "--model.noise_spread=0"], "noise_spread must be positive"),
         (["--model.noise_net=tasks.nets.mlp.MLP", "--model.noise_net.outputs=3"], "one log scale"),
     ],
