@@ -62,7 +62,7 @@ class RegressionTask(SGMCMCModule):
       others: their prior, with ``noise_spread``, is that of log sigma(x).
 
     The network may see scaled inputs and give scaled outputs: a subclass says so in
-    :meth:`network_inputs` and :meth:`forward`, by buffers that :meth:`take_scales` sets. They are
+    :meth:`network_inputs` and :meth:`in_units`, by buffers that :meth:`take_scales` sets. They are
     stored with the draws.
 
     Args:
