@@ -118,6 +118,10 @@ class PDEPerm(DarcySurrogate):
     def _fit_network(self, x: Tensor, outputs: int) -> None:
         fit_network(self.flow.net, self.flow.network_inputs(x), outputs)
 
+    def noise_inputs(self, x: Tensor) -> Tensor:
+        """Return the standardised logarithm of the permeability, [B, 1, ny, nx]."""
+        return self.flow.network_inputs(x)
+
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return c exp(mean log kappa), [B, 1]."""
         return self.flow_scale * x.log().mean((-2, -1)).exp().unsqueeze(-1)

@@ -20,14 +20,16 @@ from lightning_sgmcmc.metrics import (
 )
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.priors.base import positive
 from lightning_sgmcmc.target.linear_head import features_of, output_layer
 from tasks.networks import CALIBRATION, fit_network, training_set
 
 Batch = tuple[Tensor, Tensor]
 
 #: Ways to set sigma other than a number, and those of them that follow the training residuals.
-NOISES = ("learned", "residuals", "held_out")
+NOISES = ("learned", "residuals", "held_out", "input")
 FOLLOWING = ("residuals", "held_out")
+SAMPLED = ("learned", "input")
 #: Examples whose error is shown while several chains run.
 _SHOWN = 256
 #: Training examples from whose residuals sigma is fixed, where all of them are on disk.
@@ -35,13 +37,13 @@ _FROM_DISK = 4096
 
 
 class RegressionTask(SGMCMCModule):
-    """y_j ~ N(f_j(x), (sigma p_j n(x))^2), independently in each of the D outputs j.
+    """y_j ~ N(f_j(x), (sigma_j p_j n(x))^2), independently in each of the D outputs j.
 
     n(x) is a known function of the input, 1 unless a subclass says otherwise, so that the
     likelihood stays a density in y. With n(x) = ||y(x)|| / sqrt(D), sigma is a relative error.
     p is 1, or the profile of the errors over the outputs (``noise_by_output``).
     A scale that does not fit the errors makes a poor posterior (Marceau-Caron and Ollivier 2017,
-    "Practical remarks"). There are four ways to set it:
+    "Practical remarks"). There are five ways to set it; it is one number in all but the last:
 
     - a number: sigma is fixed.
     - ``"learned"``: a parameter ``log_noise`` is sampled with the weights, and sigma^2 =
@@ -54,20 +56,27 @@ class RegressionTask(SGMCMCModule):
     - ``"held_out"``: as ``"residuals"``, but the value that is fixed where burn-in ends comes from
       the data module's validation split. It is for networks that fit their training data far
       better than other data: sigma from the training residuals would be too small.
+    - ``"input"``: sigma_j(x)^2 = exp(2 (log_noise + ``noise_spread`` g_j(x))) + ``noise_floor``^2
+      (Nix and Weigend 1994). The network gives g after f, [B, 2 D], or ``noise_net`` gives g,
+      [B, 1] for all outputs or [B, D]. ``log_noise`` and the weights of g are sampled with the
+      others: their prior, with ``noise_spread``, is that of log sigma(x).
 
     The network may see scaled inputs and give scaled outputs: a subclass says so in
-    :meth:`network_inputs` and :meth:`forward`, by buffers that :meth:`take_scales` sets. They are
+    :meth:`network_inputs` and :meth:`in_units`, by buffers that :meth:`take_scales` sets. They are
     stored with the draws.
 
     Args:
-        net: Any network from x, or what ``network_inputs`` makes of it, to [B, D].
+        net: Any network from x, or what ``network_inputs`` makes of it, to [B, D]; to [B, 2 D] with
+            noise ``"input"`` and no ``noise_net``.
         sampler: Called with the parameters.
-        noise: One of the four above.
+        noise: One of the five above.
         noise_quantile: For ``"residuals"`` and ``"held_out"``, in (0, 1).
         noise_by_output: Let p follow the residuals where sigma is fixed by them, see
             :func:`output_profile`.
         initial_noise: Where sigma starts unless it is a number.
-        noise_floor: Bound of a learned sigma from below, without effect on others.
+        noise_floor: Bound from below of a sigma that is sampled, without effect on others.
+        noise_spread: What g is multiplied by, positive; without effect on other noises.
+        noise_net: A network of g alone, which sees what ``net`` sees.
         **chain: Arguments of :class:`~lightning_sgmcmc.module.SGMCMCModule`.
 
     Raises:
@@ -86,11 +95,13 @@ class RegressionTask(SGMCMCModule):
         net: nn.Module,
         sampler: Callable[[Iterable[nn.Parameter]], Sampler],
         *,
-        noise: float | Literal["learned", "residuals", "held_out"] = "residuals",
+        noise: float | Literal["learned", "residuals", "held_out", "input"] = "residuals",
         noise_quantile: float = 0.9,
         noise_by_output: bool = False,
         initial_noise: float = 1.0,
         noise_floor: float = 0.0,
+        noise_spread: float = 1.0,
+        noise_net: nn.Module | None = None,
         **chain: Any,
     ) -> None:
         super().__init__(net, sampler, **chain)
@@ -107,11 +118,15 @@ class RegressionTask(SGMCMCModule):
             )
         if not 0 <= noise_floor < math.inf:
             raise ValueError(f"noise_floor must be at least 0 and finite, got {noise_floor}")
+        if noise_net is not None and noise != "input":
+            raise ValueError(f'noise_net needs noise to be "input", got {noise!r}')
         self.noise, self.noise_quantile = noise, noise_quantile
-        self.noise_floor = noise_floor if noise == "learned" else 0.0
+        self.noise_floor = noise_floor if noise in SAMPLED else 0.0
+        self.noise_spread = positive(noise_spread, "noise_spread")
+        self.noise_net = noise_net
         self.noise_by_output = noise_by_output
         log_noise = torch.tensor(math.log(start))
-        if noise == "learned":
+        if noise in SAMPLED:
             self.log_noise = nn.Parameter(log_noise)
         else:
             self.register_buffer("log_noise", log_noise)
@@ -132,9 +147,24 @@ class RegressionTask(SGMCMCModule):
         """Return the network's outputs [B, D] in the units of y, by an affine map of each."""
         return output
 
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the network gives for f, [B, D], and log sigma, [], [B, 1] or [B, D]."""
+        output: Tensor = self.net(self.network_inputs(x))
+        if self.noise != "input":
+            return output, self.log_sigma
+        if self.noise_net is None:
+            output, g = output.tensor_split(2, 1)
+        else:
+            g = self.noise_net(self.noise_inputs(x))
+        return output, self._above_floor(self.log_noise + self.noise_spread * g)
+
+    def noise_inputs(self, x: Tensor) -> Tensor:
+        """Return what ``noise_net`` sees of inputs x [B, ...]."""
+        return self.network_inputs(x)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return f(x), [B, D], in the units of y."""
-        return self.in_units(self.net(self.network_inputs(x)))
+        return self.in_units(self.outputs(x)[0])
 
     def head_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return t [N, D] and log s [N] with y_i = shift + s_i t_i, t_i ~ N(W phi_i, sigma^2 I).
@@ -175,33 +205,46 @@ class RegressionTask(SGMCMCModule):
 
     @property
     def log_sigma(self) -> Tensor:
-        """Log sigma, [] or [K]: sigma^2 = exp(2 log_noise) + floor^2."""
+        """Log sigma where g is 0, [] or [K]: sigma^2 = exp(2 log_noise) + floor^2."""
+        return self._above_floor(self.log_noise)
+
+    def _above_floor(self, log_noise: Tensor) -> Tensor:
         if not self.noise_floor:
-            return self.log_noise
-        floor = torch.full_like(self.log_noise, 2 * math.log(self.noise_floor))
-        return torch.logaddexp(2 * self.log_noise, floor) / 2
+            return log_noise
+        floor = torch.full_like(log_noise, 2 * math.log(self.noise_floor))
+        return torch.logaddexp(2 * log_noise, floor) / 2
 
     def law(self, x: Tensor) -> Normal:
         """Return N(f(x), (sigma p n(x))^2)."""
+        output, log_sigma = self.outputs(x)
         # A sum with the buffer, which posterior.fused follows; of exp(log_noise) it would not know
         # where it is from.
-        return Normal(self(x), (self.noise_factors(x).log() + self.log_sigma).exp())
+        return Normal(self.in_units(output), (self.noise_factors(x).log() + log_sigma).exp())
 
     def nll(self, batch: Batch) -> Tensor:
         """Return -log N(y; f(x), (sigma p n(x))^2) of each example, [B]."""
         x, y = batch
         n = self.noise_factors(x)
-        residual = self.residual(batch)
+        output, log_sigma = self.outputs(x)
+        residual = self.residual_of(output, batch)
         if self.training and self.chain.stack is None:
             self._residual = residual.detach()
-        squares = (residual**2).sum(1) * torch.exp(-2 * self.log_sigma)
-        constant = self.log_sigma + 0.5 * math.log(2 * math.pi) + n.log().mean(1)
+        if self.noise == "input":
+            squares = ((residual * torch.exp(-log_sigma)) ** 2).sum(1)
+            log_sigma = log_sigma.mean(1)
+        else:  # log sigma twice: one would change the rounding of chains that are recorded
+            squares = (residual**2).sum(1) * torch.exp(-2 * self.log_sigma)
+        constant = log_sigma + 0.5 * math.log(2 * math.pi) + n.log().mean(1)
         return 0.5 * squares + y.shape[1] * constant
 
     def residual(self, batch: Batch) -> Tensor:
         """Return (y - f(x)) / (p n(x)), [B, D]."""
+        return self.residual_of(self.outputs(batch[0])[0], batch)
+
+    def residual_of(self, output: Tensor, batch: Batch) -> Tensor:
+        """Return (y - f(x)) / (p n(x)), [B, D], from what the network gives for f."""
         x, y = batch
-        result: Tensor = (y - self(x)) / self.noise_factors(x)
+        result: Tensor = (y - self.in_units(output)) / self.noise_factors(x)
         return result
 
     @property
@@ -214,7 +257,8 @@ class RegressionTask(SGMCMCModule):
         """Return the batch with y drawn from the model by the inverse of its CDF."""
         (x, y), uniforms = batch_and_uniforms
         z = torch.special.ndtri(uniforms.clamp(1e-12, 1 - 1e-12)).to(y.dtype)
-        return x, self(x) + torch.exp(self.log_sigma) * self.noise_factors(x) * z
+        output, log_sigma = self.outputs(x)
+        return x, self.in_units(output) + torch.exp(log_sigma) * self.noise_factors(x) * z
 
     def perturb_labels(self, batch: Batch, normal: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with y + sigma p n(x) z for y.
@@ -266,7 +310,7 @@ class RegressionTask(SGMCMCModule):
         examples = training_set(self) if stage == "fit" else None
         if examples is not None:
             x, y = examples
-            self._fit_network(x[:CALIBRATION].to(self.device), y.shape[1])
+            self._fit_networks(x[:CALIBRATION].to(self.device), y.shape[1])
             if self.chain.collapse_head:
                 try:
                     self._find_head((x[:2].to(self.device), y[:2].to(self.device)))
@@ -285,6 +329,24 @@ class RegressionTask(SGMCMCModule):
                 '"residuals"'
             )
 
+    def _fit_networks(self, x: Tensor, outputs: int) -> None:
+        """Fit the networks to the data.
+
+        Raises:
+            ValueError: If one has other shapes than the data.
+        """
+        if self.noise_net is not None:
+            seen = self.noise_inputs(x)
+            try:
+                fit_network(self.noise_net, seen, 1)
+            except ValueError:
+                fit_network(self.noise_net, seen, outputs, "outputs, or one log scale for all")
+        elif self.noise == "input":
+            what = f'outputs with noise "input", f and log scale for each of {outputs}'
+            fit_network(self.net, self.network_inputs(x), 2 * outputs, what)
+            return
+        self._fit_network(x, outputs)
+
     def _fit_network(self, x: Tensor, outputs: int) -> None:
         fit_network(self.net, self.network_inputs(x), outputs)
 
@@ -292,9 +354,14 @@ class RegressionTask(SGMCMCModule):
         """Take the linear layer whose output is the network's for the head.
 
         Raises:
-            ValueError: If residuals, which need a head at every step, are to set sigma, or one
-                factor does not do for all outputs.
+            ValueError: If residuals, which need a head at every step, are to set sigma, it depends
+                on the input, or one factor does not do for all outputs.
         """
+        if self.noise == "input":
+            raise ValueError(
+                "collapse_head needs a noise that no weights set by the input: let it be "
+                '"learned" or a number, not "input"'
+            )
         if self.noise in FOLLOWING:
             raise ValueError(
                 f'collapse_head needs a noise that residuals do not set: let it be "learned" or a '
@@ -355,6 +422,7 @@ class RegressionTask(SGMCMCModule):
     def noise_scale(self, kept: KeptDraws) -> float:
         """Return the root of the mean of sigma^2 over draws, the noise scale of their mean.
 
+        It is a mean over held-out examples and outputs too where sigma differs between them.
         Without draws, or held-out examples that they predict, it is the module's sigma.
         """
         name = next(iter(kept.held_out), None)
@@ -362,8 +430,10 @@ class RegressionTask(SGMCMCModule):
             return self.sigma
         noise = kept.ensemble(name).noise
         assert noise is not None
-        factors = self.noise_factors(kept.held_out[name].examples[0][:1])
-        return float(noise[0, 0].sqrt() / factors[0, 0])
+        x = kept.held_out[name].examples[0]
+        if self.noise == "input":
+            return float((noise / self.noise_factors(x).square()).mean().sqrt())
+        return float(noise[0, 0].sqrt() / self.noise_factors(x[:1])[0, 0])
 
     def metrics(self, prediction: Prediction, batch: Batch) -> dict[str, float]:
         """Return errors, bands with noise included, CRPS and the mean predictive NLL.
@@ -386,14 +456,15 @@ class RegressionTask(SGMCMCModule):
         }
 
     def progress(self) -> dict[str, float]:
-        """Return the error of the last step where it is known, sigma unless it is given, the NLL.
+        """Return the last step's error where it is known, sigma if it is sought and one, the NLL.
 
         The error is the root mean square of the residuals (y - f) / (p n). The NLL alone would not
         do: it moves with sigma.
         """
         residual = self._residual if self.chain.stack is None else self._residual_of_chains()
         error = {} if residual is None else {"error": float(residual.square().mean().sqrt())}
-        sigma = {"sigma": self._present_sigma()} if isinstance(self.noise, str) else {}
+        sought = isinstance(self.noise, str) and self.noise != "input"
+        sigma = {"sigma": self._present_sigma()} if sought else {}
         return error | sigma | super().progress()
 
     def _residual_of_chains(self) -> Tensor | None:
@@ -425,7 +496,8 @@ class RegressionTask(SGMCMCModule):
         self.log(
             "val/relative_l2_mean_percent", error.mean(), batch_size=len(error), sync_dist=True
         )
-        self.log("noise_scale", self._present_sigma())
+        if self.noise != "input":
+            self.log("noise_scale", self._present_sigma())
 
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale and how it was had."""
@@ -435,6 +507,7 @@ class RegressionTask(SGMCMCModule):
             "where burn-in ended",
             "held_out": f"the {100 * self.noise_quantile:g} % quantile of the residuals of "
             "held-out training data where burn-in ended",
+            "input": "a function of the input, sampled with the weights",
         }
         named = how[self.noise] if isinstance(self.noise, str) else "given"
         found = {"noise_scale": self.noise_scale(kept), "noise_scale_from": named}

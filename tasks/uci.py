@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from lightning_sgmcmc.callbacks.report.figures import new_figure
-from lightning_sgmcmc.metrics import Prediction
+from lightning_sgmcmc.metrics import Normal, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.priors.base import positive
 from tasks.data.uci import UCIData
@@ -98,11 +99,11 @@ class UCIRegression(RegressionTask):
         """Return s for each row, [B, 1], so that sigma is relative to the target's spread."""
         return self.y_scale.to(self.log_noise.dtype).expand(x.shape[0], 1)
 
-    def residual(self, batch: Batch) -> Tensor:
+    def residual_of(self, output: Tensor, batch: Batch) -> Tensor:
         """Return ((y - m) / s - c f) s / (p n(x)), [B, 1], in the network's type."""
         x, y = batch
         target = ((y - self.y_mean) / self.y_scale).to(self.log_noise.dtype)
-        difference = target - self.output_scale * self.net(self.network_inputs(x))
+        difference = target - self.output_scale * output
         result: Tensor = difference * (self.noise_shape(x) / self.noise_factors(x))
         return result
 
@@ -110,13 +111,23 @@ class UCIRegression(RegressionTask):
         """Return errors, log-likelihood, bands and CRPS, in the table's units.
 
         The log-likelihood is that of the mixture over draws; bands are mean +- z times the root of
-        the draws' variance plus their mean noise variance.
+        the draws' variance plus their mean noise variance. ``*_standardised`` are those of the
+        target over its deviation in the training rows (1 / n); ``nll_gaussian_standardised`` is of
+        the normal law with the mixture's mean and deviation.
         """
         found = super().metrics(prediction, batch)
+        scale = float(self._data().tensors("train")[1].std(correction=0))
+        gaussian = Normal(prediction.mean, prediction.std).log_density(batch[1].double())
+        standardised = {
+            "rmse_standardised": found["rmse"] / scale,
+            "nll_standardised": found["nll"] - math.log(scale),
+            "nll_gaussian_standardised": -float(gaussian.mean()) - math.log(scale),
+        }
         kept = ("rmse", "mae", "crps", "coverage_50", "coverage_90", "coverage_95", "width_90")
         return (
             {name: found[name] for name in kept}
             | {"log_likelihood": -found["nll"], "nll": found["nll"]}
+            | standardised
             | {"weights_share_of_variance": found["weights_share_of_variance"]}
         )
 

@@ -367,7 +367,10 @@ def test_bands_leave_out_inactive_outputs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"noise": "guessed"}, "a number or one of learned, residuals, held_out, got 'guessed'"),
+        (
+            {"noise": "guessed"},
+            "a number or one of learned, residuals, held_out, input, got 'guessed'",
+        ),
         ({"noise": 0.0}, "noise scale must be positive and finite, got 0"),
         ({"noise": -1.0}, "noise scale must be positive and finite, got -1"),
         ({"noise": float("nan")}, "noise scale must be positive and finite, got nan"),
