@@ -132,11 +132,19 @@ class BatchStream:
         """Whether a batch carries the chains along its first axis."""
         return self.num_chains is not None and self.sampling != "full"
 
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = tree_leaves(self.tensors)[0].device
+        return device
+
     def indices(self, step: int) -> Tensor:
-        """Return the indices of this rank's share of the global batch of a step, [n] or [K, n]."""
+        """Return the indices of this rank's share of the global batch of a step, [n] or [K, n].
+
+        They lie on the data's device.
+        """
         n, share = self.batch_size, self.batch_size // self.world_size
         if self.sampling == "full":
-            chosen = torch.arange(self.num_data)
+            chosen = torch.arange(self.num_data, device=self._device)
         elif self.sampling == "independent":
             block, place = divmod(step, _BLOCK)
             chosen = self._drawn(block)[..., place, :]
@@ -156,11 +164,10 @@ class BatchStream:
     def spread(self, count: int) -> Batch:
         """Return examples spread evenly over the data, [count, ...] or fewer."""
         count = min(count, self.num_data)
-        return self._rows(torch.arange(count) * self.num_data // count)
+        return self._rows(torch.arange(count, device=self._device) * self.num_data // count)
 
     def _rows(self, indices: Tensor) -> Batch:
         """Return the examples with these numbers."""
-        indices = indices.to(tree_leaves(self.tensors)[0].device)
         return tree_map(lambda t: t.index_select(0, indices), self.tensors)
 
     def whole(self) -> Iterator[Batch]:
@@ -191,6 +198,8 @@ class BatchStream:
         if self._cached is None or self._cached[0] != counter:
             rows = [self._draw(self.chain + k, counter) for k in range(self.num_chains or 1)]
             chosen = torch.from_numpy(rows[0] if self.num_chains is None else np.stack(rows))
+            # All of them at once, so that no step waits for a copy of its own.
+            chosen = chosen.to(self._device, non_blocking=True)
             self._cached = (counter, chosen)
         return self._cached[1]
 

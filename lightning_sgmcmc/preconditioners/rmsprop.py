@@ -110,7 +110,7 @@ class RMSProp(Diagonal):
             shifts = [per_chain(self.floor * means, r) for r in self._root]
             torch._foreach_add_(self._root, shifts)
         elif self.floor:
-            root.add_(self.shift())
+            root.add_(self.floor * root.mean(dtype=torch.float64))
         root.add_(self.eps).rsqrt_()
 
     def shift(self) -> float:

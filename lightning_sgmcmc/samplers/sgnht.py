@@ -139,7 +139,7 @@ class SGNHT(SGHMC):
             return
         self._follow(w)
         xi = self.friction
-        safe = torch.where(xi.abs() < 1e-8, 1e-8, xi)
+        safe = xi.masked_fill(xi.abs() < 1e-8, 1e-8)
         variance = math.log(self.momentum) * T * torch.expm1(-2 * safe) / safe
         torch._foreach_mul_(w, [per_chain(torch.exp(-xi), x).to(x.dtype) for x in w])
         sd = [per_chain(variance.sqrt(), x).to(x.dtype) for x in w]
