@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from tests.device import why_on_the_cpu
 
     for item in items:
-        reason = why_on_the_cpu(item.path, item.originalname)  # type: ignore[attr-defined]
+        reason = why_on_the_cpu(item.path)
         if reason:
             item.add_marker(pytest.mark.skip(reason=f"on the CPU alone: {reason}"))
 

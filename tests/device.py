@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,5 +25,36 @@ def trainer_settings() -> dict[str, Any]:
     return {"accelerator": FakeAccelerator(), "devices": 1}
 
 
-def why_on_the_cpu(path, name):
-    return None
+#: Test modules whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
+TAKE_IT = (
+    "lightning_sgmcmc/test_device.py",
+    "lightning_sgmcmc/callbacks/test_guard.py",
+    "lightning_sgmcmc/chain/test_bfloat16.py",
+    "lightning_sgmcmc/samplers/test_calibration.py",
+    "lightning_sgmcmc/samplers/test_contract.py",
+    "lightning_sgmcmc/samplers/test_discretised_law.py",
+    "lightning_sgmcmc/samplers/test_logistic.py",
+    "lightning_sgmcmc/samplers/test_stationarity.py",
+    "lightning_sgmcmc/samplers/test_thermostat_order.py",
+    "lightning_sgmcmc/samplers/test_waiting.py",
+    "lightning_sgmcmc/samplers/test_weak_order.py",
+)
+#: Why others do not, by the longest of these that a module's path begins with.
+ON_THE_CPU = {
+    "": "no chain, or one whose numbers are made on the CPU",
+    "pde/": "NumPy and SciPy",
+    "lightning_sgmcmc/test_kernels.py": "compiled loops for the CPU",
+    "lightning_sgmcmc/steps/": "compiled loops for the CPU",
+    "lightning_sgmcmc/posterior/": "files, and tiles for the CPU's caches; test_device.py predicts",
+    "lightning_sgmcmc/run/": "the command line",
+    "tasks/": "recorded results, data and pages",
+    "test_": "pages, packages and the command line",
+}
+
+
+def why_on_the_cpu(path: Path) -> str | None:
+    """Return why a test module runs on the CPU alone, None where it takes the device."""
+    name = path.relative_to(Path(__file__).parent).as_posix()
+    if name in TAKE_IT:
+        return None
+    return ON_THE_CPU[max((key for key in ON_THE_CPU if name.startswith(key)), key=len)]

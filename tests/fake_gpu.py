@@ -28,7 +28,7 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 _ON_GPU: dict[int, StorageWeakRef] = {}
 _DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 # These take tensors of both devices.
-_MIX = ("aten::copy_", "aten::_to_copy", "aten::index.Tensor", "aten::set_.source_Tensor")
+_MIX = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::index.Tensor", "aten::set_.source_Tensor")
 
 
 def on_gpu(tensor: Tensor) -> bool:
@@ -141,6 +141,24 @@ def _moved(tensor: Tensor, gpu: bool) -> Tensor:
         return tensor
     with torch._C.DisableTorchFunction():
         return put(tensor.clone(), gpu)
+
+
+def _location(storage: Any) -> str | None:
+    """Return where a storage is to be restored when it is read from a file."""
+    known = _ON_GPU.get(storage._cdata)
+    return "fake:0" if known is not None and not known.expired() else None
+
+
+def _restored(storage: Any, location: str) -> Any:
+    """Return a storage that was read, on the device that it was on, None if it is not of here."""
+    if location != "fake:0":
+        return None
+    weak = StorageWeakRef(storage)
+    _ON_GPU[weak.cdata] = weak
+    return storage
+
+
+torch.serialization.register_package(1, _location, _restored)
 
 
 def _generator(device: Any = "cpu") -> torch.Generator:
