@@ -1,4 +1,4 @@
-"""How the tests share a machine, a process a core and a thread each, and on which device they run."""
+"""How the tests share a machine, a process a core and a thread each, and on which device."""
 
 from __future__ import annotations
 

@@ -28,7 +28,13 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 _ON_GPU: dict[int, StorageWeakRef] = {}
 _DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 # These take tensors of both devices.
-_MIX = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::index.Tensor", "aten::set_.source_Tensor")
+_MIX = (
+    "aten::copy_",
+    "aten::_foreach_copy_",
+    "aten::_to_copy",
+    "aten::index.Tensor",
+    "aten::set_.source_Tensor",
+)
 
 
 def on_gpu(tensor: Tensor) -> bool:
@@ -173,7 +179,7 @@ def fake_gpu() -> Iterator[None]:
     """Let ``cuda`` be a device for a while."""
     with (
         mock.patch.object(torch, "Generator", _generator),
-        mock.patch.object(torch.cuda, "mem_get_info", lambda *device: (2**32, 2**33)),
+        mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
         _Propagate(),
         _Devices(),
     ):

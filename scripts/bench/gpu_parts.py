@@ -12,10 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import chains as many
 import torch
 import yaml
@@ -32,6 +28,7 @@ from tasks.nets.encoder_decoder import EncoderDecoder
 from tasks.nets.mlp import MLP
 from tasks.nets.resnet import ResNet20
 
+ROOT = Path(__file__).resolve().parents[2]
 Step = Callable[[], None]
 N = 50_000
 PRIOR = GaussianPrior(1.0)
@@ -82,7 +79,7 @@ def stacked_step(
     device: torch.device,
     autocast: bool = False,
 ) -> Step:
-    """Return a whole step of ``count`` chains as one computation, each on minibatches of its own."""
+    """Return a whole step of ``count`` chains as one computation, each on its own minibatches."""
     module = Classifier(net).to(device)
     names = [name for name, _ in module.named_parameters()]
     stream = BatchStream(list(data), batch_size, "independent")
@@ -213,7 +210,9 @@ def predict(device: torch.device, short: bool) -> dict[str, Any]:
         module.net = EncoderDecoder(size, size, channels=(16, 32), activation="silu")
         module.to(where).eval()
         loads = [
-            partial(dict, {n: p + 0.1 * torch.randn_like(p) for n, p in module.state_dict().items()})
+            partial(
+                dict, {n: p + 0.1 * torch.randn_like(p) for n, p in module.state_dict().items()}
+            )
             for _ in range(count)
         ]
         x = torch.randn(examples, 1, size, size, device=where)

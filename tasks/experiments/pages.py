@@ -2,8 +2,8 @@
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
-where all its runs are kept, or the only one of ``robustness`` and of ``sbc``, which are of the
-records ``docs/records/NAME.json``; ``<!-- end -->`` ends it.
+where all its runs are kept, or the only one of ``robustness``, ``sbc`` and ``gpu``, which are of
+the records ``docs/records/NAME.json`` or ``docs/records/NAME/*.json``; ``<!-- end -->`` ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.experiments import calibration, reproduce
+from tasks.experiments import calibration, gpu, reproduce
 from tasks.experiments.tables import Table
 
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -40,15 +40,24 @@ def _robustness(record: dict[str, Any]) -> str:
 _RECORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "robustness": _robustness,
     "sbc": calibration.table,
+    "gpu": gpu.table,
 }
+
+
+def _record(records: Path, name: str) -> dict[str, Any]:
+    """Return a record, or by their names those of a folder, which is empty before the first."""
+    whole = records / f"{name}.json"
+    if whole.exists():
+        return dict(json.loads(whole.read_text()))
+    parts = sorted((records / name).glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in parts}
 
 
 @cache
 def recorded(root: Path, name: str) -> list[str]:
     """Return the tables of an experiment's report, filled from ``docs/measured/NAME``."""
     if name in _RECORDS:
-        record = json.loads((root / "docs" / "records" / f"{name}.json").read_text())
-        return [_RECORDS[name](record)]
+        return [_RECORDS[name](_record(root / "docs" / "records", name))]
     experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
     results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
     parts = experiment.parts(results)

@@ -1,4 +1,4 @@
-"""Runs, their continuation and predictions on a GPU: the real one of ``--device cuda``, else a fake.
+"""Runs, their continuation and predictions on a GPU: that of ``--device cuda``, or a fake.
 
 The fake one refuses what a real one refuses, so that a tensor that is made on the wrong device is
 an error here on every machine. Where the numbers are the same on both devices they are compared.
@@ -85,9 +85,7 @@ def test_a_run_without_noise_ends_where_that_on_the_cpu_ends(
 
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("sampler", [PSGLD, SGHMC])
-def test_a_chain_continues_to_the_bit(
-    gpu: None, tmp_path: Path, sampler: Any, chains: int
-) -> None:
+def test_a_chain_continues_to_the_bit(gpu: None, tmp_path: Path, sampler: Any, chains: int) -> None:
     settings: dict[str, Any] = {"burn_in": 3, "num_chains": chains}
     whole, _ = weights(tmp_path / "whole", 12, sampler, **settings)
     half, _ = weights(tmp_path / "parts", 6, sampler, **settings)
@@ -135,3 +133,14 @@ def test_the_fake_gpu_refuses_what_a_gpu_refuses() -> None:
             there.numpy()
         assert (there + torch.tensor(2.0)).cpu().numpy().tolist() == [2, 2, 2]
     assert there.device.type == "cpu"
+
+
+def test_the_harness_is_on_the_device_or_there_is_a_reason() -> None:
+    """A module that runs the harness's chains takes the device, or is named with what keeps it."""
+    root = Path(device.__file__).parent
+    missing = [name for name in device.TAKE_IT if not (root / name).exists()]
+    assert missing == []
+    for path in root.rglob("test_*.py"):
+        name = path.relative_to(root).as_posix()
+        if "from tests.harness import" in path.read_text() and name not in device.TAKE_IT:
+            assert name in device.ON_THE_CPU, f"{name} builds chains and ignores --device"

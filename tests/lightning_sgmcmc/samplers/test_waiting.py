@@ -65,6 +65,7 @@ EXCEPTIONS: dict[str, Callable[..., Sampler]] = {
 }
 PRIORS = {"gaussian": GaussianPrior, "spike-slab": SpikeAndSlabPrior}
 
+
 class FakeStream(NoiseStream):
     """Noise without a generator, which only a real device has."""
 
