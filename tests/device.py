@@ -20,9 +20,9 @@ def trainer_settings() -> dict[str, Any]:
         return {"accelerator": "cpu", "devices": 1}
     if CHOSEN == "cuda":
         return {"accelerator": "gpu", "devices": 1}
-    from tests.fake_gpu import FakeAccelerator
+    from tests.fake_gpu import fake_trainer_settings
 
-    return {"accelerator": FakeAccelerator(), "devices": 1}
+    return fake_trainer_settings()
 
 
 #: Test modules whose chains and data lie on the device: laws, contracts, runs, chains, predictions.

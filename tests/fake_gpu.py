@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -180,6 +181,8 @@ def fake_gpu() -> Iterator[None]:
     with (
         mock.patch.object(torch, "Generator", _generator),
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
+        mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),
+        mock.patch.object(torch.cuda, "set_rng_state"),
         _Propagate(),
         _Devices(),
     ):
@@ -196,3 +199,9 @@ class FakeAccelerator(CPUAccelerator):
     def get_parallel_devices(devices: Any) -> list[torch.device]:
         """Return the one device."""
         return [CUDA]
+
+
+def fake_trainer_settings() -> dict[str, Any]:
+    """Return the settings with which a Trainer runs on the fake GPU."""
+    strategy = SingleDeviceStrategy(device=CUDA)
+    return {"accelerator": FakeAccelerator(), "strategy": strategy, "devices": 1}

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc import PSGLD, SGHMC, SGLD, SGNHT, BatchStream, GaussianPrior, Sampler
 from lightning_sgmcmc.chain import ChainStack, starts
-from lightning_sgmcmc.posterior.predict import ensemble
+from lightning_sgmcmc.posterior.predict import Load, ensemble
 from lightning_sgmcmc.samplers import Stacked
 from tasks.nets.cnn import ConvNet
 from tasks.nets.encoder_decoder import EncoderDecoder
@@ -61,13 +61,16 @@ def optimizer_step(net: nn.Module, batch: Any, optimizer: torch.optim.Optimizer)
     """Return a whole step on one minibatch: gradients, and the optimizer's or sampler's own."""
     module = Classifier(net)
 
-    def closure() -> Tensor:
+    def closure() -> Any:
         optimizer.zero_grad()
         loss = module.nll(batch).mean()
         torch.autograd.backward(loss)
         return loss
 
-    return lambda: optimizer.step(closure)
+    def step() -> None:
+        optimizer.step(closure)
+
+    return step
 
 
 def stacked_step(
@@ -209,7 +212,7 @@ def predict(device: torch.device, short: bool) -> dict[str, Any]:
         module = Network([1, 1])
         module.net = EncoderDecoder(size, size, channels=(16, 32), activation="silu")
         module.to(where).eval()
-        loads = [
+        loads: list[Load] = [
             partial(
                 dict, {n: p + 0.1 * torch.randn_like(p) for n, p in module.state_dict().items()}
             )
