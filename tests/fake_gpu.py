@@ -38,8 +38,16 @@ _MIX = (
 )
 
 
+def _beneath(tensor: Tensor) -> Tensor:
+    """Return the plain tensor that ``vmap`` has wrapped."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def on_gpu(tensor: Tensor) -> bool:
     """Return whether a tensor counts as one of the GPU."""
+    tensor = _beneath(tensor)
     if tensor.layout != torch.strided:
         return False
     known = _ON_GPU.get(tensor.untyped_storage()._cdata)
@@ -48,7 +56,7 @@ def on_gpu(tensor: Tensor) -> bool:
 
 def put(tensor: Tensor, gpu: bool) -> Tensor:
     """Let a tensor of its own memory count as one of a device."""
-    storage = StorageWeakRef(tensor.untyped_storage())
+    storage = StorageWeakRef(_beneath(tensor).untyped_storage())
     if gpu:
         _ON_GPU[storage.cdata] = storage
     else:
@@ -140,7 +148,7 @@ class _Devices(TorchFunctionMode):
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return _beneath(a).untyped_storage()._cdata == _beneath(b).untyped_storage()._cdata
 
 
 def _moved(tensor: Tensor, gpu: bool) -> Tensor:
