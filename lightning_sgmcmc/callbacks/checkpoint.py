@@ -18,7 +18,6 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     keep_previous,
     remove_others,
 )
-from lightning_sgmcmc.callbacks.guard import look_back
 from lightning_sgmcmc.callbacks.run import run_folder, task_of
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.common.files import require
@@ -172,7 +171,6 @@ class ChainCheckpoint(Checkpoint):
     def _save(self, trainer: L.Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        look_back(trainer, task_of(trainer.lightning_module).chain)
         path: Path = run_folder(trainer) / "checkpoints" / LAST
         require(path.parent)  # it would be made again, without the draws
         for logger in trainer.loggers:
