@@ -20,7 +20,6 @@ from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.callbacks import own_callbacks
 from lightning_sgmcmc.callbacks.checkpoint_files import write_whole_checkpoints
 from lightning_sgmcmc.callbacks.draws import training_data, training_stream
-from lightning_sgmcmc.callbacks.guard import look_back
 from lightning_sgmcmc.callbacks.regroup import regroup
 from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
@@ -222,14 +221,8 @@ class SGMCMCModule(EnsembleSteps):
         return batches
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Name task and chains, and add what the results say of them and their gradients.
-
-        Raises:
-            ChainDivergedError: If the chain has diverged since the host last looked at it.
-        """
+        """Name task and chains, and add what the results say of them and their gradients."""
         super().on_save_checkpoint(checkpoint)
-        if self._trainer is not None:
-            look_back(self.trainer, self.chain)
         checkpoint["sgmcmc_chains"] = self.chain.groups
         checkpoint["sgmcmc_task"] = type(self).__name__
         checkpoint["sgmcmc_stability"] = self.adaptation.stability
