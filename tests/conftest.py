@@ -1,9 +1,16 @@
-"""How the tests share a machine: a process a core, a thread each."""
+"""How the tests share a machine, a process a core and a thread each, and on which device."""
+
+from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import torch
 
 # Tests run on small tensors, for which a second thread only costs, and each core has a worker.
 # PyTorch, NumPy and the processes that tests start read this when they are imported, which is
@@ -27,3 +34,52 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if option.numprocesses is None and all(Path(name).is_dir() for name in config.args):
         option.numprocesses, option.dist = "logical", "worksteal"
         option.maxprocesses = option.maxprocesses or 8  # a worker holds about 1 GB
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--device``."""
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda", "fake"),
+        default="cpu",
+        help="where chains run: tests that take a device run there, and the others not at all; "
+        "fake is a GPU that keeps its tensors in the CPU's memory",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the modules of tests the device, and hide GPUs from tests of the CPU."""
+    chosen = os.environ["SGMCMC_TEST_DEVICE"] = config.getoption("--device")
+    if chosen != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip, on another device than the CPU, what does not take one."""
+    if config.getoption("--device") == "cpu":
+        return
+    from tests.device import why_on_the_cpu
+
+    for item in items:
+        reason = why_on_the_cpu(item.path)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=f"on the CPU alone: {reason}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Run a test, with its fixtures, where there is a fake GPU if it is asked for."""
+    if item.config.getoption("--device") != "fake":
+        return (yield)
+    from tests.fake_gpu import fake_gpu
+
+    with fake_gpu():
+        return (yield)
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """Where a test is to put its tensors."""
+    from tests.device import DEVICE
+
+    return DEVICE

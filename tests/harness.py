@@ -41,6 +41,7 @@ from lightning_sgmcmc import (
     Target,
 )
 from lightning_sgmcmc.target import PerExample
+from tests.device import DEVICE
 from tests.posteriors import LinearRegression, Posterior
 
 #: Probability that one test statistic of a correct sampler falls outside its bounds. Seeds are
@@ -304,17 +305,17 @@ class Chains:
         self.generator = torch.Generator().manual_seed(seed)
         self.rng = np.random.default_rng(seed)
         state, self.C = self._learn(seed, spread)
-        self.data = posterior.data(dtype)
+        self.data = posterior.data(dtype, DEVICE)
         self.params: list[Tensor] = [
-            torch.zeros(1, 1, dtype=dtype, requires_grad=True),
-            torch.zeros(1, 1, posterior.dim - 1, dtype=dtype, requires_grad=True),
+            torch.zeros(1, 1, dtype=dtype, device=DEVICE, requires_grad=True),
+            torch.zeros(1, 1, posterior.dim - 1, dtype=dtype, device=DEVICE, requires_grad=True),
         ]
         self.sampler = self._build(self.params, seed)
         for p in self.params:  # a dense metric of all rows as one chain would not fit
             p.data = p.data.repeat(rows, *[1] * (p.dim() - 1))
         self.sampler.preconditioner.unstackable = None  # frozen, one C serves all chains
         self.sampler.stack(one_generator=True)
-        target = _target(posterior, self.params, nn.Linear(posterior.dim - 1, 1))
+        target = _target(posterior, self.params, nn.Linear(posterior.dim - 1, 1, device=DEVICE))
         target.use(self.data)
         self.sampler.attach(target)
         like = self.sampler.preconditioner.state_dict()
@@ -326,7 +327,7 @@ class Chains:
         self._root = (
             None
             if self.V is None
-            else torch.as_tensor(cholesky(self.V) / posterior.num_data, dtype=dtype)
+            else torch.as_tensor(cholesky(self.V) / posterior.num_data, dtype=dtype, device=DEVICE)
         )
 
     def set_step(self, fraction: float, hessian: np.ndarray | None = None) -> None:
@@ -352,10 +353,10 @@ class Chains:
         """Return the frozen state of one chain's preconditioner, and its dense C."""
         posterior = self.posterior if self.posterior.x.ndim == 2 else self.posterior.row(0)
         d = posterior.dim
-        net = nn.Linear(d - 1, 1, dtype=torch.float64)
+        net = nn.Linear(d - 1, 1, dtype=torch.float64, device=DEVICE)
         params: list[Tensor] = [net.bias, net.weight]
         sampler = self._build(params, seed)
-        target, data = _target(posterior, params, net), posterior.data(torch.float64)
+        target, data = _target(posterior, params, net), posterior.data(torch.float64, DEVICE)
         sampler.attach(target)
         target.use(data)
         mode, hessian = posterior.mode()
@@ -378,7 +379,7 @@ class Chains:
             sampler.step(closure)
         sampler.freeze()
         units = [flat_to(e, [torch.empty_like(p) for p in params]) for e in _eye(d)]
-        C = torch.stack([flat_of(sampler.preconditioner.apply_(e)) for e in units], 1).numpy()
+        C = torch.stack([flat_of(sampler.preconditioner.apply_(e)) for e in units], 1).cpu().numpy()
         assert np.allclose(C, C.T, rtol=1e-9)
         assert np.linalg.eigvalsh(C).min() > 0
         return sampler.preconditioner.state_dict(), C
@@ -387,7 +388,7 @@ class Chains:
         """Assert that every chain's C is the one that was learned."""
         for e, column in zip(_eye(self.posterior.dim), self.C.T, strict=True):
             vectors = flat_to(e, [torch.empty_like(p) for p in self.params])
-            found = flat_of(self.sampler.preconditioner.apply_(vectors)).double().numpy()
+            found = flat_of(self.sampler.preconditioner.apply_(vectors)).double().cpu().numpy()
             expected = np.tile(column, (len(found), 1))
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * self.C.max())
 
@@ -446,6 +447,7 @@ class Chains:
             rows = torch.randint(N, (R, n), generator=self.generator)
         else:
             rows = torch.rand(R, N, generator=self.generator).argsort(1)[:, :n]
+        rows = rows.to(DEVICE)
         return self.data[0][rows], self.data[1][rows]
 
     def closure(self) -> Tensor:
@@ -453,12 +455,12 @@ class Chains:
         theta, batch = self.theta, self._current
         gradient = self.posterior.gradient(theta, batch)
         if self._root is not None:
-            z = torch.randn(theta.shape, generator=self.generator, dtype=theta.dtype)
+            z = torch.randn(theta.shape, generator=self.generator, dtype=theta.dtype).to(DEVICE)
             gradient += z @ self._root
         bias, weight = self.params
         bias.grad, weight.grad = gradient[:, :1], gradient[:, None, 1:]
         if self.sampler.batches != "full":
-            return torch.zeros(len(theta))
+            return torch.zeros(len(theta), device=DEVICE)
         return self.posterior.nll(theta, batch).mean(-1)
 
     def step(self, steps: int = 1) -> np.ndarray:
@@ -466,7 +468,7 @@ class Chains:
         for _ in range(steps):
             self._current = self._batch()
             self.sampler.step(self.closure)
-        return self.theta.double().numpy()
+        return self.theta.double().cpu().numpy()
 
 
 def _target(posterior: Posterior, params: list[Tensor], net: nn.Linear) -> Target:

@@ -49,9 +49,10 @@ class Posterior(ABC):
         """p(theta)."""
         return GaussianPrior(self.prior_variance)
 
-    def data(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the whole training set as a batch."""
-        return torch.as_tensor(self.x, dtype=dtype), torch.as_tensor(self.y, dtype=dtype)
+    def data(self, dtype: torch.dtype, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """Return the whole training set as a batch, on the CPU unless a device is given."""
+        x, y = (torch.as_tensor(values, dtype=dtype, device=device) for values in (self.x, self.y))
+        return x, y
 
     def row(self, k: int) -> Posterior:
         """Return the posterior of chain k where each has its own."""

@@ -16,6 +16,7 @@ from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior, Sampler
 from lightning_sgmcmc.callbacks import ChainCheckpoint, Finish
 from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.module import SGMCMCModule
+from tests.device import trainer_settings
 
 NUM_DATA, NUM_FEATURES, NOISE = 64, 3, 0.5
 
@@ -89,10 +90,9 @@ class NotSummedUp(Finish):
 
 
 def trainer(folder: Any, max_steps: int, callbacks: Any = (), **kwargs: Any) -> L.Trainer:
-    """Return a quiet CPU trainer whose run lies in ``folder``."""
+    """Return a quiet trainer on the tests' device whose run lies in ``folder``."""
     settings: dict[str, Any] = {
-        "accelerator": "cpu",
-        "devices": 1,
+        **trainer_settings(),
         "max_steps": max_steps,
         "logger": [CSVLog(folder)],
         "callbacks": [*callbacks, NotSummedUp()],

@@ -39,7 +39,11 @@ class Adaptation:
         self.stability: dict[str, float] = {}
 
     def after_step(self) -> None:
-        """Do what is due after so many steps, before the first one included."""
+        """Do what is due after so many steps, before the first one included.
+
+        Raises:
+            NonFiniteGradientError: If something is due, and the chain has diverged before it.
+        """
         chain, burn_in = self.chain, self.chain.draws.burn_in
         auto, taken = chain.sampler.auto_lr, chain.steps - chain.optimizer_steps
         if auto and taken == 0:
@@ -55,6 +59,7 @@ class Adaptation:
 
     def _end(self) -> None:
         chain, sampler = self.chain, self.chain.sampler
+        sampler.look_back()
         chain.task.on_burn_in_end()
         if chain.freezes:
             sampler.freeze()
@@ -83,6 +88,7 @@ class Adaptation:
                 sampler.show(grads)
 
     def _settle(self, largest: float = math.inf) -> None:
+        self.chain.sampler.look_back()
         self.stability = self._step_size.settle(self.chain, self._batches(self._count()), largest)
 
     def _batches(self, count: int) -> Sequence[Batch]:

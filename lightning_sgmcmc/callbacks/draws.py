@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_sgmcmc.callbacks import fingerprint
-from lightning_sgmcmc.callbacks.guard import ChainDivergedError
+from lightning_sgmcmc.callbacks.guard import ChainDivergedError, look_back
 from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.callbacks.monitoring import rhat_of_predictions, wait_for_draws
 from lightning_sgmcmc.callbacks.run import (
@@ -122,10 +122,13 @@ class KeepDraws(L.Callback):
         """Keep the state that the step just reached, if it is a draw."""
         task = task_of(pl_module)
         chain, kept = task.chain, task.kept
+        rehearsed = self._scratch is not None and chain.steps == trainer.max_steps
+        keeps = chain.draws.keeps(chain.steps) or rehearsed
+        if keeps or chain.steps == chain.draws.burn_in:
+            look_back(trainer, chain)
         if chain.steps == chain.draws.burn_in:
             kept.measure_burn_in()
-        rehearsed = self._scratch is not None and chain.steps == trainer.max_steps
-        if not (chain.draws.keeps(chain.steps) or rehearsed):
+        if not keeps:
             return
         if not (
             bool(torch.isfinite(chain.last_loss).all()) and checks.parameters_finite(chain.sampler)

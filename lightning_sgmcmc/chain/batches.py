@@ -166,11 +166,20 @@ class BatchStream:
         """Whether a batch carries the chains along its first axis."""
         return self.num_chains is not None and self.sampling != "full"
 
+    @property
+    def _device(self) -> torch.device:
+        """Where indices are of use: with the data, or on the host, which reads those on disk."""
+        first = tree_leaves(self.tensors)[0]
+        return torch.device("cpu") if self.on_disk else first.device
+
     def indices(self, step: int) -> Tensor:
-        """Return the indices of this rank's share of the global batch of a step, [n] or [K, n]."""
+        """Return the indices of this rank's share of the global batch of a step, [n] or [K, n].
+
+        They lie on the data's device, on the host if some of the data are on disk.
+        """
         n, share = self.batch_size, self.batch_size // self.world_size
         if self.sampling == "full":
-            chosen = torch.arange(self.num_data)
+            chosen = torch.arange(self.num_data, device=self._device)
         elif self.sampling == "independent":
             block, place = divmod(step, _BLOCK)
             chosen = self._drawn(block)[..., place, :]
@@ -196,7 +205,7 @@ class BatchStream:
     def spread(self, count: int) -> Batch:
         """Return examples spread evenly over the data, [count, ...] or fewer."""
         count = min(count, self.num_data)
-        return self._rows(torch.arange(count) * self.num_data // count)
+        return self._rows(torch.arange(count, device=self._device) * self.num_data // count)
 
     def _rows(self, indices: Tensor) -> Batch:
         """Return the examples with these numbers."""
@@ -234,6 +243,8 @@ class BatchStream:
         if self._cached is None or self._cached[0] != (counter, part):
             rows = [self._draw(self.chain + k, counter, part) for k in range(self.num_chains or 1)]
             chosen = torch.from_numpy(rows[0] if self.num_chains is None else np.stack(rows))
+            # All of them at once, so that no step waits for a copy of its own.
+            chosen = chosen.to(self._device, non_blocking=True)
             self._cached = ((counter, part), chosen)
         return self._cached[1]
 

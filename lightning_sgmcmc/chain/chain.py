@@ -380,7 +380,12 @@ class Chain:
         self.gradients.load_state_dict(state)
 
     def gradients_state(self) -> dict[str, Any]:
-        """Return what :meth:`load_gradients` takes."""
+        """Return what :meth:`load_gradients` takes, for a checkpoint, of weights alone or of all.
+
+        Raises:
+            NonFiniteGradientError: If the chain has gone on from a gradient that is not finite.
+        """
+        self.sampler.look_back()
         chosen = None if self.auto_gradients else type(self.gradients).__name__
         return self.gradients.state_dict() | {"chosen": chosen}
 

@@ -139,7 +139,7 @@ class Posterior:
 
         Args:
             x: What the module's ``law`` takes, [B, ...].
-            memory: Working memory in bytes, or text such as ``"512 MiB"``: see
+            memory: Working memory in bytes, text such as ``"512 MiB"``, or ``"auto"``: see
                 :class:`~lightning_sgmcmc.posterior.predict.Plan`.
         """
         return PredictiveLaw(self.module, self.loads, self.weights, x, memory)

@@ -16,13 +16,15 @@ from lightning_sgmcmc.chain import ChainStack, MethodOf, OnDisk, Task
 from lightning_sgmcmc.kernels import chosen
 from lightning_sgmcmc.posterior.fused import fused
 from lightning_sgmcmc.posterior.layout import ExamplesLast
+from lightning_sgmcmc.preconditioners.blocks import free_bytes
 
 #: Gives the sampled weights of a draw by name when it is called.
 Load = Callable[[], Mapping[str, Tensor]]
 
-#: Working memory unless another is given.
-MEMORY = "512 MiB"
+#: Working memory unless another is given: see :func:`working_memory`.
+MEMORY = "auto"
 
+_CPU_MEMORY = 2**29
 # On the CPU, activations of one pass: large enough that the cost of calling torch is small, small
 # enough that they stay in a core's caches.
 _CACHE = 8 * 2**20
@@ -68,11 +70,11 @@ class Plan:
             per example.
         batch: Tensors, or tuples, lists or dicts of them, with examples along the first axis, on
             the module's device.
-        memory: Bytes, or text such as ``"512 MiB"``: working memory, without what is returned.
+        memory: Working memory, without what is returned, as for :func:`working_memory`.
 
     Attributes:
         draws: k.
-        examples: b.
+        examples: b; halved once where a GPU has less memory left than it said.
 
     Raises:
         ValueError: If one draw and one example need more memory.
@@ -89,7 +91,7 @@ class Plan:
         self._module, self._method = module, method
         self._call = MethodOf(module, method)
         self._device = next(iter(module.parameters())).device
-        budget, size = parse_memory(memory), num_examples(batch)
+        budget, size = working_memory(memory, self._device), num_examples(batch)
         first = {name: tensor.to(self._device) for name, tensor in draws[0]().items()}
         weights = 2 * sum(tensor.numel() * tensor.element_size() for tensor in first.values())
         work = len(draws) * size * sum(tensor.numel() for tensor in first.values())
@@ -107,6 +109,7 @@ class Plan:
         if tile[0] > 1 and not known and not self._follows(first, batch):
             tile = _tile(budget, weights, constant, each, size, 1, cpu)
         self.draws, self.examples = tile
+        self._halved = False
         if self._fused is not None:
             self.examples = self._fused.whole(self.examples)
 
@@ -118,12 +121,20 @@ class Plan:
         """Yield which examples, and the method's outputs [k, b, ...] under stacked draws.
 
         Raises:
+            OutOfMemoryError: If a GPU has too little memory for half as many examples, too.
             ValueError: If the method does not return one row per example.
         """
-        size = num_examples(batch)
-        for begin in range(0, size, self.examples):
-            part = slice(begin, min(begin + self.examples, size))
-            outputs = self._pass(stack, cut(batch, part) if self.examples < size else batch)
+        size, end = num_examples(batch), 0
+        while end < size:
+            part = slice(end, min(end + self.examples, size))
+            try:
+                outputs = self._pass(stack, cut(batch, part) if self.examples < size else batch)
+            except torch.OutOfMemoryError:
+                if self._halved or self.examples == 1:
+                    raise
+                self.examples, self._halved = self.examples // 2, True
+                continue
+            end = part.stop
             for output in outputs:
                 if output.dim() < 2 or output.shape[1] != part.stop - part.start:
                     raise ValueError(
@@ -369,8 +380,25 @@ def parse_memory(memory: int | str) -> int:
     except ValueError:
         amount = 0
     if amount < 1:
-        raise ValueError(f'memory must be bytes or text such as "512 MiB", got {memory!r}')
+        raise ValueError(f'memory must be "auto", bytes or text such as "512 MiB", got {memory!r}')
     return amount
+
+
+def working_memory(memory: int | str, device: torch.device) -> int:
+    """Return a number of bytes: as given, or half of what is free on a GPU.
+
+    Args:
+        memory: Bytes, text such as ``"512 MiB"``, or ``"auto"``: 512 MiB on the CPU, where more
+            is no faster, and half of the free memory on a GPU.
+        device: Where the work is done.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    if memory != "auto":
+        return parse_memory(memory)
+    free = None if device.type == "cpu" else free_bytes(device)
+    return _CPU_MEMORY if free is None else free // 2
 
 
 def num_examples(batch: Any) -> int:

@@ -42,7 +42,9 @@ class Block:
 def free_bytes(device: torch.device) -> int | None:
     """Return the memory that is free for new tensors, None where that is unknown."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # What torch has taken from the device and does not use is free, too.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     meminfo = Path("/proc/meminfo")
     if device.type == "cpu" and meminfo.exists():
         lines = dict(line.split(":") for line in meminfo.read_text().splitlines())

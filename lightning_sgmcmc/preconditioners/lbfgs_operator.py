@@ -54,7 +54,7 @@ class LBFGSOperator:
         rows = torch.stack([*steps, *changes], dim=-2, out=spare if reuse else None)
         self.rows = rows
         scale, gram = gamma.double(), (rows @ rows.mT).double()
-        units = torch.eye(2 * self.count).to(gram)
+        units = torch.eye(2 * self.count, dtype=gram.dtype, device=gram.device)
         past: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         product = root = torch.zeros_like(gram)
         for i in range(self.count):

@@ -15,7 +15,12 @@ from lightning_sgmcmc import steps
 from lightning_sgmcmc.noise import Generator, Increments, NoiseStream, check_generator
 from lightning_sgmcmc.preconditioners import Identity, Preconditioner
 from lightning_sgmcmc.priors import FlatPrior, Prior
-from lightning_sgmcmc.samplers.gradients import present_gradients, refuse_non_finite
+from lightning_sgmcmc.samplers.gradients import (
+    present_gradients,
+    refuse_non_finite,
+    refuse_not_finite,
+)
+from lightning_sgmcmc.samplers.watch import Watch, steps_between_looks
 from lightning_sgmcmc.target import Target
 
 #: A move and the change of the gradient along it, or what they start from.
@@ -64,6 +69,8 @@ class Sampler(torch.optim.Optimizer):
     has_thermostat = False
     #: What noise a step takes.
     increments: Increments = "gaussian"
+    # Whether a step goes by what its gradients are, so that the host looks at each.
+    _looks_at_once = False
 
     def __init__(
         self,
@@ -117,6 +124,7 @@ class Sampler(torch.optim.Optimizer):
         self.gradients = 0
         self._one_generator = False
         self._pair: Any = ()
+        self._watch = Watch(self._judge)
         names = self.param_groups[0].get("param_names")
         self.names: list[str] | None = list(names) if names is not None else None
         self._attach()
@@ -296,7 +304,9 @@ class Sampler(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: If N or the step size is unknown, a closure or target is needed and
-                missing, or a gradient is missing, sparse or not finite. Nothing has moved then.
+                missing, or a gradient is missing, sparse or not finite. Nothing has moved then,
+                but on a GPU, where a gradient that is not finite is found some steps later
+                (:meth:`look_back`).
             ValueError: If the prior does not fit the parameters; nothing has moved either.
         """
         self._check_ready()
@@ -425,15 +435,47 @@ class Sampler(torch.optim.Optimizer):
             return closure()
 
     def _gradients(self) -> list[Tensor]:
-        """Return the gradients; raises if one is missing, sparse or not finite."""
+        """Return the gradients; raises if one is missing, sparse or not finite.
+
+        On a GPU the largest entry of each is left to :meth:`look_back`.
+        """
         grads = present_gradients(self.params)
-        if not math.isfinite(float(sum(g.sum() for g in grads))):
-            where = f"at step {self.steps_taken} with step size {self.lr:.3g}"
-            refuse_non_finite(grads, self.names, where)
+        if self._looks_at_once or steps_between_looks(grads[0].device) == 1:
+            if not math.isfinite(float(sum(g.sum() for g in grads))):
+                refuse_non_finite(grads, self.names, self._where(self.steps_taken, self.lr))
+        else:
+            largest = torch.stack(torch._foreach_norm(grads, math.inf))
+            self._watch.see(largest, (self.steps_taken, self.lr))
         return grads
 
+    def look_back(self) -> None:
+        """Wait for the device, and check the gradients of steps that were not looked at yet.
+
+        On a GPU a step only queues work. The host looks at its gradients within 100 steps, and
+        wherever something of the chain is kept: before a draw, in :meth:`state_dict`, and where
+        burn-in ends. Until then the chain may have moved on from a gradient that is not finite;
+        from then on it raises.
+
+        Raises:
+            NonFiniteGradientError: If one was not finite; names the step.
+        """
+        self._watch.look()
+
+    def _judge(self, largest: Tensor, at: tuple[int, float]) -> None:
+        wrong = [not math.isfinite(value) for value in largest.tolist()]
+        refuse_not_finite(wrong, self.names, self._where(*at))
+
+    @staticmethod
+    def _where(step: int, lr: float) -> str:
+        return f"at step {step} with step size {lr:.3g}"
+
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the chain's next step depends on but the weights."""
+        """Return everything that the chain's next step depends on but the weights.
+
+        Raises:
+            NonFiniteGradientError: If the chain has gone on from one: see :meth:`look_back`.
+        """
+        self.look_back()
         state = super().state_dict()
         state["chain"] = {
             "steps_taken": self.steps_taken,
@@ -459,6 +501,7 @@ class Sampler(torch.optim.Optimizer):
         if chain is None or kind != type(self).__name__:
             raise ValueError(f"the state is that of {kind}, not of {type(self).__name__}")
         super().load_state_dict(state_dict)
+        self._watch.forget()
         self.params = self.param_groups[0]["params"]
         self.steps_taken = chain["steps_taken"]
         self.gradients = chain["gradients"]

@@ -36,7 +36,7 @@ def present_gradients(params: Sequence[Tensor]) -> list[Tensor]:
 
 
 def refuse_non_finite(grads: Sequence[Tensor], names: Sequence[str] | None, where: str) -> None:
-    """Raise if a gradient holds a number that is not finite.
+    """Raise if a gradient holds a number that is not finite; their sum may also overflow.
 
     Args:
         grads: The gradients.
@@ -44,13 +44,28 @@ def refuse_non_finite(grads: Sequence[Tensor], names: Sequence[str] | None, wher
         where: Step and step size, for the message.
 
     Raises:
+        NonFiniteGradientError: As :func:`refuse_not_finite`.
+    """
+    refuse_not_finite([not bool(torch.isfinite(g).all()) for g in grads], names, where)
+
+
+def refuse_not_finite(not_finite: Sequence[bool], names: Sequence[str] | None, where: str) -> None:
+    """Raise if one of the gradients is not finite.
+
+    Args:
+        not_finite: Whether each gradient holds a number that is not finite.
+        names: Of the parameters, None where they are not known.
+        where: Step and step size, for the message.
+
+    Raises:
         NonFiniteGradientError: With the number of these gradients and the first one's name.
     """
-    wrong = [i for i, g in enumerate(grads) if not bool(torch.isfinite(g).all())]
-    if not wrong:  # their sum overflowed
+    wrong = [i for i, is_wrong in enumerate(not_finite) if is_wrong]
+    if not wrong:
         return
     first = names[wrong[0]] if names else f"number {wrong[0]}"
     raise NonFiniteGradientError(
-        f"the gradient of {len(wrong)} of {len(grads)} parameters is not finite (first: {first}) "
-        f"{where}: the chain diverges, lower lr; or the data hold a value that is not finite"
+        f"the gradient of {len(wrong)} of {len(not_finite)} parameters is not finite (first: "
+        f"{first}) {where}: the chain diverges, lower lr; or the data hold a value that is not "
+        "finite"
     )

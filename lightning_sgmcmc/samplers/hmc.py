@@ -60,6 +60,7 @@ class HMC(Sampler):
     """
 
     batches = "full"
+    _looks_at_once = True
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
 where all its runs are kept, or the only one of a record ``docs/records/NAME.json`` such as
-``robustness``; ``<!-- end -->`` ends it.
+``robustness``, or of those in ``docs/records/NAME``; ``<!-- end -->`` ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.experiments import calibration, equal_gradients, reproduce, scale
+from tasks.experiments import calibration, equal_gradients, gpu, reproduce, scale
 from tasks.experiments.tables import Table
 
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -63,15 +63,24 @@ _RECORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "stream": _stream,
     "scaling": scale.scaling,
     "at_scale": scale.at_scale,
+    "gpu": gpu.table,
 }
+
+
+def _record(records: Path, name: str) -> dict[str, Any]:
+    """Return a record, or by their names those of a folder, which is empty before the first."""
+    whole = records / f"{name}.json"
+    if whole.exists():
+        return dict(json.loads(whole.read_text()))
+    parts = sorted((records / name).glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in parts}
 
 
 @cache
 def recorded(root: Path, name: str) -> list[str]:
     """Return the tables of an experiment's report, filled from ``docs/measured/NAME``."""
     if name in _RECORDS:
-        record = json.loads((root / "docs" / "records" / f"{name}.json").read_text())
-        return [_RECORDS[name](record)]
+        return [_RECORDS[name](_record(root / "docs" / "records", name))]
     experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
     results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
     parts = experiment.parts(results)

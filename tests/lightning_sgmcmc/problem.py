@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from lightning_sgmcmc import Sampler, Target
 from lightning_sgmcmc.target import PerExample
+from tests.device import DEVICE
 
 N = 40
 
@@ -20,14 +21,17 @@ N = 40
 class Problem:
     """A net 4-5-3 with tanh, its data, and its closure on minibatches of eight in a fixed order."""
 
-    def __init__(self, dtype: torch.dtype = torch.float64, seed: int = 0) -> None:
+    def __init__(
+        self, dtype: torch.dtype = torch.float64, seed: int = 0, device: torch.device = DEVICE
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
         with torch.no_grad():
             for p in self.net.parameters():
                 p.copy_(0.4 * torch.randn(p.shape, generator=generator, dtype=dtype))
-        self.x = torch.randn(N, 4, generator=generator, dtype=dtype)
-        self.y = torch.randint(3, (N,), generator=generator)
+        self.net.to(device)
+        self.x = torch.randn(N, 4, generator=generator, dtype=dtype).to(device)
+        self.y = torch.randint(3, (N,), generator=generator).to(device)
         self.params = list(self.net.parameters())
         self.step_number = 0
 
@@ -36,7 +40,7 @@ class Problem:
         return functional.cross_entropy(self.net(x), y, reduction="none")
 
     def batch(self, step: int) -> Any:
-        rows = (torch.arange(8) + 8 * step) % N
+        rows = (torch.arange(8, device=self.y.device) + 8 * step) % N
         return self.x[rows], self.y[rows]
 
     def target(self, prior: Any = None) -> Target:

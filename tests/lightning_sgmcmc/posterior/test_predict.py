@@ -289,8 +289,48 @@ def test_amounts_of_memory(given: int | str, bytes_: int) -> None:
 
 @pytest.mark.parametrize("given", [0, -1, "much", "3 TB", "1.2.3 MB", ""])
 def test_no_amounts_of_memory(given: int | str) -> None:
-    with pytest.raises(ValueError, match="memory must be bytes or text"):
+    with pytest.raises(ValueError, match='memory must be "auto", bytes or text'):
         predict.parse_memory(given)
+
+
+def test_memory_is_half_of_what_a_gpu_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the allocator keeps for later counts as left: it would shrink from call to call."""
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 9000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 700)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 300)
+    assert predict.working_memory("auto", cuda) == 700
+    assert predict.working_memory("2 KiB", cuda) == 2048
+    assert predict.working_memory("auto", torch.device("cpu")) == 2**29
+
+
+class Hungry(Classifier):
+    """Runs out of memory where it is given more than ``limit`` examples."""
+
+    limit = 8
+
+    def predictive(self, batch: Any) -> Tensor:
+        if len(batch[0]) > self.limit:
+            raise torch.OutOfMemoryError
+        return super().predictive(batch)
+
+
+def test_a_gpu_with_less_memory_than_it_said_takes_half_as_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tiles(monkeypatch, 5, 16)
+    draws, data = posterior(tmp_path, Hungry()), batch()
+    plan = predict.Plan(draws.module, draws.loads, "predictive", data)
+    parts = [part for part, _ in plan.outputs(plan.stack([load() for load in draws.loads]), data)]
+    assert [(p.start, p.stop) for p in parts] == [(0, 8), (8, 16), (16, 23)]
+
+    found = draws.predictive(data)
+    monkeypatch.setattr(Hungry, "limit", 23)
+    torch.testing.assert_close(found.mean, looped(draws, data).mean)
+
+    monkeypatch.setattr(Hungry, "limit", 4)  # half of the half, which is not tried
+    with pytest.raises(torch.OutOfMemoryError):
+        draws.predictive(data)
 
 
 def test_batches_are_cut_by_their_structure() -> None:

@@ -1,0 +1,215 @@
+"""A GPU for machines without one: ``--device fake``.
+
+Tensors that a program puts on ``cuda`` are kept in the memory of the CPU, with a note on their
+storage that says so. What a real GPU refuses is refused: an operation on tensors of both devices
+(but for single numbers), and NumPy's view of a tensor that is not on the CPU. Values, autograd and
+``vmap`` are those of the CPU, so that every test can run; what differs by rounding on a GPU, or by
+its generators, is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+# Of every storage that a tensor on the GPU has; the weak references keep addresses from reuse.
+_ON_GPU: dict[int, StorageWeakRef] = {}
+_DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+# These take tensors of both devices.
+_MIX = (
+    "aten::copy_",
+    "aten::_foreach_copy_",
+    "aten::_to_copy",
+    "aten::index.Tensor",
+    "aten::set_.source_Tensor",
+)
+
+
+def _beneath(tensor: Tensor) -> Tensor:
+    """Return the plain tensor that ``vmap`` has wrapped."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Return whether a tensor counts as one of the GPU."""
+    tensor = _beneath(tensor)
+    if tensor.layout != torch.strided:
+        return False
+    known = _ON_GPU.get(tensor.untyped_storage()._cdata)
+    return known is not None and not known.expired()
+
+
+def put(tensor: Tensor, gpu: bool) -> Tensor:
+    """Let a tensor of its own memory count as one of a device."""
+    storage = StorageWeakRef(_beneath(tensor).untyped_storage())
+    if gpu:
+        _ON_GPU[storage.cdata] = storage
+    else:
+        _ON_GPU.pop(storage.cdata, None)
+    return tensor
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What is computed from tensors of the GPU is on the GPU."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = _tensors((args, kwargs))
+        gpu = [on_gpu(t) for t in given]
+        name = f"{func._schema.name}.{func._schema.overload_name}".removesuffix(".")
+        result = func(*args, **(kwargs or {}))
+        if name in _MIX:
+            if name in ("aten::index.Tensor", "aten::_to_copy"):
+                put(result, gpu[0])
+            return result
+        if any(gpu):
+            if not all(g or t.dim() == 0 for g, t in zip(gpu, given, strict=True)):
+                raise RuntimeError(f"{name}: expected all tensors to be on one device, got {gpu}")
+            for output in _tensors(result):
+                if output.layout == torch.strided:
+                    put(output, True)
+        return result
+
+
+def _is_cuda(device: Any) -> bool:
+    if isinstance(device, int):
+        return True
+    return torch.device(device).type == "cuda"
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, torch.device) or (
+        isinstance(value, str) and value.split(":")[0] in ("cpu", "cuda")
+    )
+
+
+class _Devices(TorchFunctionMode):
+    """Says where a tensor is, and moves it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func == _DEVICE:
+            return CUDA if on_gpu(args[0]) else CPU
+        if func == _IS_CUDA:
+            return on_gpu(args[0])
+        if func in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
+            raise TypeError("can't convert a tensor of the GPU to numpy: copy it to the host first")
+        if func is Tensor.__deepcopy__:
+            return put(func(*args, **kwargs), on_gpu(args[0]))
+        if func is Tensor.cpu:
+            return _moved(args[0], False)
+        if func is Tensor.cuda:
+            return _moved(args[0], True)
+        if func is Tensor.to:
+            return self._to(*args, **kwargs)
+        if func is Tensor.tolist and on_gpu(args[0]):
+            return _moved(args[0], False).tolist()
+        device = kwargs.get("device")
+        if device is None:
+            return func(*args, **kwargs)
+        kwargs["device"] = CPU
+        result = func(*args, **kwargs)
+        shared = any(t is result or _same_memory(t, result) for t in _tensors(args))
+        return put(result.clone() if shared else result, _is_cuda(device))
+
+    def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        gpu = on_gpu(tensor)
+        if args and isinstance(args[0], Tensor):
+            gpu, args = on_gpu(args[0]), (args[0].dtype, *args[1:])
+        given = [*args, kwargs.pop("device", None), kwargs.pop("dtype", None)]
+        devices = [a for a in given if _is_device(a)]
+        if devices:
+            gpu = _is_cuda(devices[0])
+        dtype = next((a for a in given if isinstance(a, torch.dtype)), tensor.dtype)
+        kwargs.pop("non_blocking", None)
+        return _moved(tensor.to(dtype=dtype, **kwargs), gpu)
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return _beneath(a).untyped_storage()._cdata == _beneath(b).untyped_storage()._cdata
+
+
+def _moved(tensor: Tensor, gpu: bool) -> Tensor:
+    if on_gpu(tensor) == gpu:
+        return tensor
+    with torch._C.DisableTorchFunction():
+        return put(tensor.clone(), gpu)
+
+
+def _location(storage: Any) -> str | None:
+    """Return where a storage is to be restored when it is read from a file."""
+    known = _ON_GPU.get(storage._cdata)
+    return "fake:0" if known is not None and not known.expired() else None
+
+
+def _restored(storage: Any, location: str) -> Any:
+    """Return a storage that was read, on the device that it was on, None if it is not of here."""
+    if location != "fake:0":
+        return None
+    weak = StorageWeakRef(storage)
+    _ON_GPU[weak.cdata] = weak
+    return storage
+
+
+torch.serialization.register_package(1, _location, _restored)
+
+
+def _generator(device: Any = "cpu") -> torch.Generator:
+    return _Generator("cpu")
+
+
+_Generator = torch.Generator
+
+
+@contextmanager
+def fake_gpu() -> Iterator[None]:
+    """Let ``cuda`` be a device for a while."""
+    with (
+        mock.patch.object(torch, "Generator", _generator),
+        mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
+        mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),
+        mock.patch.object(torch.cuda, "set_rng_state"),
+        _Propagate(),
+        _Devices(),
+    ):
+        yield
+
+
+class FakeAccelerator(CPUAccelerator):
+    """Lets a Trainer put its module and batches on the fake GPU."""
+
+    def setup_device(self, device: torch.device) -> None:
+        """There is nothing to set up."""
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        """Return the one device."""
+        return [CUDA]
+
+
+def fake_trainer_settings() -> dict[str, Any]:
+    """Return the settings with which a Trainer runs on the fake GPU."""
+    strategy = SingleDeviceStrategy(device=CUDA)
+    return {"accelerator": FakeAccelerator(), "strategy": strategy, "devices": 1}
