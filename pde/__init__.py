@@ -1,6 +1,9 @@
 """Darcy flow on rectangular grids: permeability fields, exact RT0/P0 solutions, data sets."""
 
+from .darcy.conforming import conforming_pressure
+from .darcy.error_bound import energy_bound, energy_norm
 from .darcy.family import DarcyFamily
+from .darcy.fitted_pressure import fitted_pressure
 from .darcy.multiscale import MultiscaleSolution, MultiscaleSolver
 from .darcy.solver import DarcySolution, DarcySolver
 from .darcy.wells import Well, read_wells
@@ -47,6 +50,10 @@ __all__ = [
     "SourceDataSpec",
     "Well",
     "channelised_permeability",
+    "conforming_pressure",
+    "energy_bound",
+    "energy_norm",
+    "fitted_pressure",
     "generate",
     "generate_permeabilities",
     "load",
