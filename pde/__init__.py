@@ -10,7 +10,9 @@ from .darcy.wells import Well, read_wells
 from .datasets import generate_permeabilities, load_permeabilities
 from .datasets.dataset import Dataset, load
 from .datasets.family import DataSpec, Family
+from .datasets.fno import FnoDataSpec
 from .datasets.own_fields import OwnFieldsSpec
+from .datasets.pdebench import PdebenchDataSpec
 from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
 from .datasets.reaction import ReactionDataSpec, ReactionSolver
 from .datasets.runner import generate
@@ -34,6 +36,7 @@ __all__ = [
     "Family",
     "FieldFile",
     "FileContentError",
+    "FnoDataSpec",
     "Grid",
     "ImportedDarcy",
     "IncompatibleSourceError",
@@ -42,6 +45,7 @@ __all__ = [
     "MultiscaleSolver",
     "OwnFieldsSpec",
     "PdeError",
+    "PdebenchDataSpec",
     "PermeabilityDataSpec",
     "PermeabilityDataset",
     "RandomPermeability",

@@ -96,7 +96,7 @@ class Dataset(Generic[Spec]):
         return three_spot_source(self.grid, self.strengths[samples])
 
     def __len__(self) -> int:
-        return int(self.velocity.shape[0])
+        return self.spec.num_samples
 
 
 def load(
