@@ -13,7 +13,7 @@ from pde import FnoDataSpec, Grid, PdebenchDataSpec, PdeError, load
 from pde.darcy.five_point import FivePointSolver
 from pde.darcy.rt0 import divergence_matrix, mass_matrix, saddle_point
 from pde.datasets.command import main
-from pde.fields.streams import BUMPS, generator
+from pde.fields.streams import BUMPS, THRESHOLD, generator
 from pde.fields.two_phase import smooth_field, thresholded_permeability
 from tests.pde.families import make
 
@@ -34,6 +34,13 @@ def test_modes_have_the_variances_of_the_law() -> None:
     k = np.arange(modes) ** 2
     deviation = 3 / (np.pi**2 * (k[:, None] + k) + 9)
     assert np.abs(drawn[:, 0, 0]).max() < 1e-14  # the constant mode is dropped
+    normal = generator(7, THRESHOLD, 0).standard_normal((nodes, nodes))
+    every = np.arange(nodes) ** 2
+    modes_of_first = 3 / (np.pi**2 * (every[:, None] + every) + 9) * normal
+    modes_of_first[0, 0] = 0.0
+    np.testing.assert_allclose(
+        smooth_field(nodes, 7, 0), basis @ modes_of_first @ basis.T, atol=1e-13
+    )
     sums = ((drawn[:, :modes, :modes] / deviation) ** 2).sum(0).ravel()[1:]
     low, high = stats.chi2(count).ppf([ALARM / 70, 1 - ALARM / 70])
     assert low < sums.min() < sums.max() < high
