@@ -8,7 +8,6 @@ from typing import Any
 from pde import (
     DataSpec,
     FnoDataSpec,
-    PdebenchDataSpec,
     PermeabilityDataSpec,
     ReactionDataSpec,
     SourceDataSpec,
@@ -28,7 +27,6 @@ SPECS: dict[str, DataSpec] = {
         nx=12, ny=10, terms=8, num_samples=150, seed=3, save_pressure=True
     ),
     "fno": FnoDataSpec(nx=9, ny=9, every=2, num_samples=150, seed=3),
-    "pdebench": PdebenchDataSpec(nx=12, ny=12, num_samples=150, seed=3, save_pressure=True),
 }
 #: One that works in threads and one in processes, where every family would tell the same.
 TWO = ["three spots", "random sources"]
