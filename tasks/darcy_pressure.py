@@ -15,7 +15,7 @@ from tasks.data.darcy_pressure import DarcyPressureData
 from tasks.figures import field_figure
 from tasks.nets.pressure import PressureNet
 from tasks.networks import fit_network, run_data
-from tasks.regression import coverage_row
+from tasks.regression import coverage_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ class DarcyPressure(FieldSurrogate):
             best = min(PUBLISHED, key=lambda name: PUBLISHED[name])
             said = ", ".join(f"{name} {PUBLISHED[name]} %" for name in ("FNO", best))
             rows.append(("published, 1,000 fields", said))
-        return [*rows, coverage_row(metrics["ensemble"])]
+        return [*rows, *coverage_rows(metrics["ensemble"], results["task_details"])]
 
     def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
         """Draw one field: the permeability, the pressure, the error and the deviation."""

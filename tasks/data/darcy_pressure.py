@@ -18,7 +18,8 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
     """Pairs of permeability and pressure, of the law of FNO's Darcy set or of PDEBench's.
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The last
-    ``num_test`` samples are for testing, and the last ``num_val`` of the others are held out.
+    ``num_test`` samples are for testing, and the last ``num_val`` of the others are held out. Further
+    pairs set the width of conformal bands.
 
     Args:
         root: Folder of the generated sets.
@@ -26,9 +27,10 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         grid: Nodes or cells in each direction; None is the set's own, 85 or 128.
         every: The solver's steps from node to node of ``fno``.
         beta: The source of ``pdebench``.
-        num_samples: Pairs in all.
+        num_samples: Pairs for training, validation and testing.
         num_test: Pairs for testing.
         num_val: Training pairs that are held out.
+        num_calibration: Further pairs, for conformal bands.
         symmetric: Train on every field in all eight positions of the square. Source and boundary
             are symmetric, so that the pressure of a turned field is the pressure turned: these are
             eight solutions, and count as eight examples.
@@ -50,24 +52,26 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         num_samples: int = 1250,
         num_test: int = 200,
         num_val: int = 50,
+        num_calibration: int = 0,
         symmetric: bool = True,
         batch_size: int = 16,
         sampling: Sampling = "auto",
         seed: int = 0,
     ) -> None:
-        super().__init__(num_samples, num_test, num_val, batch_size, sampling)
+        super().__init__(num_samples, num_test, num_val, num_calibration, batch_size, sampling)
         if kind not in ("fno", "pdebench"):
             raise ValueError(f"kind must be one of fno, pdebench, got {kind!r}")
         self.symmetric = symmetric
         sides = {} if grid is None else {"nx": grid, "ny": grid}
-        how: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "save_pressure": True}
+        solved = num_samples + num_calibration
+        how: dict[str, Any] = {"num_samples": solved, "seed": seed, "save_pressure": True}
         self.spec: Spec
         if kind == "fno":
             self.spec = pde.FnoDataSpec(**sides, every=every, **how)
         else:
             self.spec = pde.PdebenchDataSpec(**sides, beta=beta, **how)
         own = f"{every}" if kind == "fno" else f"{beta:g}"
-        name = f"{kind}-{self.spec.nx}-{own}-{num_samples}-{seed}.safetensors"
+        name = f"{kind}-{self.spec.nx}-{own}-{solved}-{seed}.safetensors"
         self.path = Path(root) / name
 
     def prepare_data(self) -> None:

@@ -26,13 +26,13 @@ TEXTS = (
     *("name", "wandb_project", "trainer.model_registry"),
     *("data.root", "data.file", "data.test_file", "data.target", "data.spe10_file"),
 )
-TASKS = ("toy", "a9a", "class_table", "mnist", "pde_source", "pde_perm")
+TASKS = ("toy", "a9a", "class_table", "mnist", "pde_source", "pde_perm", "darcy_pressure")
 #: What is right, of VALUES: whatever else is accepted is a mistake that was not seen. A seed is any
 #: whole number, a held-out set may be empty, and Lightning takes -1 and 0 for no bound and for
 #: nothing.
 RIGHT = {
     "0": """
-        data.mean data.measure_train data.num_calibration data.num_test data.num_val model.burn_in
+        data.beta data.mean data.measure_train data.num_calibration data.num_test data.num_val model.burn_in
         model.draw_budget
         model.noise_floor model.sampler.alpha model.sampler.chain model.sampler.floor
         model.sampler.gamma_probes model.sampler.prior.mean model.sampler.temperature
@@ -42,7 +42,7 @@ RIGHT = {
         trainer.reload_dataloaders_every_n_epochs data.source
     """,
     "-1": """
-        data.mean model.sampler.prior.mean trainer.max_epochs trainer.max_steps trainer.min_epochs
+        data.beta data.mean model.sampler.prior.mean trainer.max_epochs trainer.max_steps trainer.min_epochs
         trainer.min_steps trainer.num_sanity_val_steps
     """,
 }
