@@ -18,15 +18,15 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
     """Pairs of permeability and pressure, of the law of FNO's Darcy set or of PDEBench's.
 
     The set is solved once by ``pde`` and kept in ``root``; later runs reuse it. The last
-    ``num_test`` samples are for testing, and the last ``num_val`` of the others are held out. Further
-    pairs set the width of conformal bands.
+    ``num_test`` samples are for testing, and the last ``num_val`` of the others are held out.
+    Further pairs set the width of conformal bands.
 
     Args:
         root: Folder of the generated sets.
         kind: ``fno``, 12 or 3 at nodes with source 1, or ``pdebench``, 1 or .1 on cells.
         grid: Nodes or cells in each direction; None is the set's own, 85 or 128.
-        every: The solver's steps from node to node of ``fno``.
-        beta: The source of ``pdebench``.
+        every: The solver's steps from node to node, of ``fno`` alone; None is 5.
+        beta: The source, of ``pdebench`` alone; None is 1.
         num_samples: Pairs for training, validation and testing.
         num_test: Pairs for testing.
         num_val: Training pairs that are held out.
@@ -39,7 +39,7 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         seed: Seed of the fields.
 
     Raises:
-        ValueError: If a value lies outside its range.
+        ValueError: If a value lies outside its range, or belongs to the other kind.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         root: str = "data/darcy_pressure",
         kind: Literal["fno", "pdebench"] = "fno",
         grid: int | None = None,
-        every: int = 5,
-        beta: float = 1.0,
+        every: int | None = None,
+        beta: float | None = None,
         num_samples: int = 1250,
         num_test: int = 200,
         num_val: int = 50,
@@ -67,10 +67,15 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         how: dict[str, Any] = {"num_samples": solved, "seed": seed, "save_pressure": True}
         self.spec: Spec
         if kind == "fno":
-            self.spec = pde.FnoDataSpec(**sides, every=every, **how)
+            if beta is not None:
+                raise ValueError(f"beta = {beta} goes with kind=pdebench: the source of fno is 1")
+            self.spec = pde.FnoDataSpec(**sides, every=5 if every is None else every, **how)
+            own = f"{self.spec.every}"
         else:
-            self.spec = pde.PdebenchDataSpec(**sides, beta=beta, **how)
-        own = f"{every}" if kind == "fno" else f"{beta:g}"
+            if every is not None:
+                raise ValueError(f"every = {every} goes with kind=fno: pdebench keeps all cells")
+            self.spec = pde.PdebenchDataSpec(**sides, beta=1.0 if beta is None else beta, **how)
+            own = f"{self.spec.beta:g}"
         name = f"{kind}-{self.spec.nx}-{own}-{solved}-{seed}.safetensors"
         self.path = Path(root) / name
 
@@ -89,7 +94,7 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         if name == "train" and self.symmetric:
             fields = [all_positions(field) for field in fields]
         permeability, pressure = fields
-        return permeability, pressure.reshape(len(pressure), -1)
+        return permeability, pressure.reshape(len(pressure), self.spec.grid.num_cells)
 
 
 def all_positions(fields: Array) -> Array:

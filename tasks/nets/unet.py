@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tasks.nets.arguments import check_name
+from tasks.nets.arguments import check_name, check_sizes
 from tasks.nets.conservation import join_edges
 from tasks.nets.places import with_places
 
@@ -43,6 +43,7 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         check_name("places", places, ("edges", "cells"))
+        check_sizes(groups=groups)
         self.places = places
         if len(features) != 6 or any(f < 1 or f % groups for f in features):
             raise ValueError(

@@ -85,6 +85,10 @@ def test_other_sets_have_other_names() -> None:
     assert len({DarcyPressureData(**change).path for change in changes}) == len(changes)
     with pytest.raises(ValueError, match="kind must be one of fno, pdebench, got 'x'"):
         DarcyPressureData(kind="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"beta = 2\.0 goes with kind=pdebench"):
+        DarcyPressureData(beta=2.0)
+    with pytest.raises(ValueError, match="every = 5 goes with kind=fno"):
+        DarcyPressureData(kind="pdebench", every=5)
 
 
 class Ones(nn.Module):
@@ -154,9 +158,11 @@ def test_networks_give_one_number_a_place_and_take_chains() -> None:
     with pytest.raises(
         ValueError, match="10 modes need 2 x 10 places in each direction, got 20x19"
     ):
-        FourierNet(width=4, modes=10, padding=2)(field)
+        FourierNet(width=4, modes=10, padding=2).double()(field)
     with pytest.raises(ValueError, match="padding must be at least 0, got -1"):
         FourierNet(padding=-1)
+    with pytest.raises(ValueError, match="groups must be positive, got 0"):
+        UNet(groups=0)
     with pytest.raises(ValueError, match="places must be one of edges, cells, got 'nodes'"):
         UNet(places="nodes")  # type: ignore[arg-type]
 
@@ -164,14 +170,14 @@ def test_networks_give_one_number_a_place_and_take_chains() -> None:
 def test_a_short_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
     """The error falls below that of the mean pressure, whose size follows the field."""
     out = tmp_path / "run"
-    net = {"width": 8, "modes": 4, "layers": 2, "padding": 2}
+    net = {"width": 6, "modes": 3, "layers": 2, "padding": 1}
     arguments = ["--task", "darcy_pressure", "--out", str(out), f"--data.root={tmp_path}"]
     arguments += ["--model.net=tasks.nets.fourier.FourierNet"]
     arguments += [f"--model.net.{k}={v}" for k, v in net.items()]
     arguments += [f"--data.{k}={v}" for k, v in SMALL.items()]
     arguments += ["--model.burn_in_optimizer.steps=150", "--model.burn_in=155"]
     arguments += ["--model.burn_in_optimizer.optimizer.lr=0.01", "--model.thinning=2"]
-    arguments += ["--trainer.max_steps=163", "--trainer.logger=false"]
+    arguments += ["--trainer.max_steps=159", "--trainer.logger=false"]
     cli.main(ROOT / "configs", arguments)
     results = json.loads((out / "results.json").read_text())
     ensemble = results["metrics"]["ensemble"]

@@ -32,7 +32,7 @@ TASKS = ("toy", "a9a", "class_table", "mnist", "pde_source", "pde_perm", "darcy_
 #: nothing.
 RIGHT = {
     "0": """
-        data.beta data.mean data.measure_train data.num_calibration data.num_test data.num_val model.burn_in
+        data.mean data.measure_train data.num_calibration data.num_test data.num_val model.burn_in
         model.draw_budget
         model.noise_floor model.sampler.alpha model.sampler.chain model.sampler.floor
         model.sampler.gamma_probes model.sampler.prior.mean model.sampler.temperature
@@ -42,7 +42,7 @@ RIGHT = {
         trainer.reload_dataloaders_every_n_epochs data.source
     """,
     "-1": """
-        data.beta data.mean model.sampler.prior.mean trainer.max_epochs trainer.max_steps trainer.min_epochs
+        data.mean model.sampler.prior.mean trainer.max_epochs trainer.max_steps trainer.min_epochs
         trainer.min_steps trainer.num_sanity_val_steps
     """,
 }
