@@ -62,7 +62,7 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         if kind not in ("fno", "pdebench"):
             raise ValueError(f"kind must be one of fno, pdebench, got {kind!r}")
         self.symmetric = symmetric
-        sides = {} if grid is None else {"nx": grid, "ny": grid}
+        sides: dict[str, Any] = {} if grid is None else {"nx": grid, "ny": grid}
         solved = num_samples + num_calibration
         how: dict[str, Any] = {"num_samples": solved, "seed": seed, "save_pressure": True}
         self.spec: Spec
