@@ -96,7 +96,9 @@ class DarcyPressure(FieldSurrogate):
             rows.append(("published, 1,000 fields", said))
         return [*rows, *coverage_rows(metrics["ensemble"], results["task_details"])]
 
-    def flow_figure(self, field: Array, velocities: Sequence[Array], title: str) -> Figure:
+    def flow_figure(
+        self, field: Array, velocities: Sequence[Array], title: str, spread: str
+    ) -> Figure:
         """Draw one field: the permeability, the pressure, the error and the deviation."""
         truth, mean, std = (values.reshape(field.shape) for values in velocities)
-        return field_figure(self._data().data.grid, field, truth, mean, std, title)
+        return field_figure(self._data().data.grid, field, truth, mean, std, title, spread)

@@ -94,7 +94,13 @@ def flow_figure(
 
 
 def field_figure(
-    grid: pde.Grid, permeability: Array, truth: Array, mean: Array, std: Array, title: str
+    grid: pde.Grid,
+    permeability: Array,
+    truth: Array,
+    mean: Array,
+    std: Array,
+    title: str,
+    spread: str,
 ) -> Figure:
     """Draw one test field and its pressure: true, predicted, how wrong and how sure.
 
@@ -103,12 +109,13 @@ def field_figure(
         permeability: [ny, nx].
         truth: Pressures, [ny, nx].
         mean: Predictive mean, [ny, nx].
-        std: Predictive standard deviation with noise, [ny, nx].
+        std: What is said of the mean's error, [ny, nx].
         title: Heading.
+        spread: What that is, the title of its panel.
 
     Returns:
         Five panels: the permeability; true and predicted pressure on one scale; the error's size
-        and the predictive standard deviation on another, so that they compare.
+        and what is said of it on another, so that they compare.
     """
     from matplotlib.colors import Normalize
 
@@ -120,7 +127,7 @@ def field_figure(
         ("true pressure", truth, "pressure", "magma", pressures),
         ("prediction, mean of draws", mean, "pressure", "magma", pressures),
         ("error of the prediction", error, "pressure", "cividis", errors),
-        ("predicted deviation", std, "pressure", "cividis", errors),
+        (spread, std, "pressure", "cividis", errors),
     ]
     figure = new_figure(18, 4)
     figure.suptitle(title)

@@ -45,13 +45,15 @@ class PressureNet(nn.Module):
 
     def network_inputs(self, permeability: Tensor) -> Tensor:
         """Return what the network sees, [B, 1, ny, nx]."""
-        return ((permeability.log() - self.log_mean) / self.log_std).unsqueeze(-3)
+        z: Tensor = (permeability.log() - self.log_mean) / self.log_std
+        return z.unsqueeze(-3)
 
     def sizes(self, permeability: Tensor) -> Tensor:
         """Return size / g, [B, 1]."""
-        return self.size * torch.exp(-permeability.log().mean((-2, -1))).unsqueeze(-1)
+        found: Tensor = self.size * torch.exp(-permeability.log().mean((-2, -1))).unsqueeze(-1)
+        return found
 
     def forward(self, permeability: Tensor) -> Tensor:
         """Map permeabilities [B, ny, nx] to pressures [B, ny nx]."""
-        scaled = self.net(self.network_inputs(permeability)) * self.sizes(permeability)
+        scaled: Tensor = self.net(self.network_inputs(permeability)) * self.sizes(permeability)
         return scaled * self.inner if self.inner.numel() else scaled
