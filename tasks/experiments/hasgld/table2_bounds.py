@@ -39,7 +39,7 @@ def bounds(folder: Path, grid: int = 50, fields: int = FIELDS) -> dict[str, Any]
 def _kinds(grid: pde.Grid, fields: int) -> Iterator[tuple[str, Array]]:
     for kind, mean in MEANS.items():
         for name, other in OTHERS.items():
-            usual = {"kind": kind, "mean": mean, "seed": 1}
+            usual: dict[str, Any] = {"kind": kind, "mean": mean, "seed": 1}
             spec = pde.PermeabilityDataSpec(nx=grid.nx, ny=grid.ny, **(usual | other))
             label = "p = 64" if name == "as in training" else name
             yield f"{kind}, {label}", np.stack([spec.fields.sample(i) for i in range(fields)])
