@@ -1,13 +1,18 @@
 """Darcy flow on rectangular grids: permeability fields, exact RT0/P0 solutions, data sets."""
 
+from .darcy.conforming import conforming_pressure
+from .darcy.error_bound import energy_bound, energy_norm
 from .darcy.family import DarcyFamily
+from .darcy.fitted_pressure import fitted_pressure
 from .darcy.multiscale import MultiscaleSolution, MultiscaleSolver
 from .darcy.solver import DarcySolution, DarcySolver
 from .darcy.wells import Well, read_wells
 from .datasets import generate_permeabilities, load_permeabilities
 from .datasets.dataset import Dataset, load
 from .datasets.family import DataSpec, Family
+from .datasets.fno import FnoDataSpec
 from .datasets.own_fields import OwnFieldsSpec
+from .datasets.pdebench import PdebenchDataSpec
 from .datasets.permeability import PermeabilityDataset, PermeabilityDataSpec
 from .datasets.reaction import ReactionDataSpec, ReactionSolver
 from .datasets.runner import generate
@@ -31,6 +36,7 @@ __all__ = [
     "Family",
     "FieldFile",
     "FileContentError",
+    "FnoDataSpec",
     "Grid",
     "ImportedDarcy",
     "IncompatibleSourceError",
@@ -39,6 +45,7 @@ __all__ = [
     "MultiscaleSolver",
     "OwnFieldsSpec",
     "PdeError",
+    "PdebenchDataSpec",
     "PermeabilityDataSpec",
     "PermeabilityDataset",
     "RandomPermeability",
@@ -47,6 +54,10 @@ __all__ = [
     "SourceDataSpec",
     "Well",
     "channelised_permeability",
+    "conforming_pressure",
+    "energy_bound",
+    "energy_norm",
+    "fitted_pressure",
     "generate",
     "generate_permeabilities",
     "load",

@@ -29,26 +29,16 @@ MEASURED = {
 }
 
 
-class DarcySurrogate(RegressionTask):
-    """Fields on the cells to velocities on the edges [B, edges], beside a table of a paper.
+class FieldSurrogate(RegressionTask):
+    """Fields on the cells to values at places: rows of a run's table, and figures.
 
-    Edges without flow in all training data take no part in bands and in sigma.
+    Places that are zero in all training data take no part in bands and in sigma.
     """
 
-    #: Number of the table in Wang, Deng, Lin 2020.
-    table_number: ClassVar[int]
-    #: Its mean relative L2 test errors in percent, by method and sparse rate.
-    table: ClassVar[dict[str, dict[float, float]]]
     #: Digits behind the point of errors in percent.
     digits: ClassVar[int]
-
-    def paper(self) -> dict[str, Any]:
-        """Return the paper's table."""
-        return {
-            "source": f"Wang, Deng, Lin 2020, Table {self.table_number}: mean relative L2 test "
-            "error, percent",
-            "table": {k: {f"{r:g}": v for r, v in row.items()} for k, row in self.table.items()},
-        }
+    #: What the figures show, the first word of their names.
+    drawn: ClassVar[str] = "flow"
 
     def error_rows(self, metrics: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]:
         """Return rows of the run's table with the errors of what is there of ``names``."""
@@ -61,11 +51,6 @@ class DarcySurrogate(RegressionTask):
                 )
                 rows.append((MEASURED[name], f"{mean}  (median {median})"))
         return rows
-
-    def paper_row(self) -> tuple[str, str]:
-        """Return the row with the paper's errors."""
-        best = min(v for row in self.table.values() for v in row.values())
-        return "paper, SGLD / best cell", f"{self.table['SGLD'][0.0]} % / {best} %"
 
     def figures(self, kept: KeptDraws) -> dict[str, Figure]:
         """Return the prediction of a typical and of the worst test field, with its uncertainty.
@@ -90,17 +75,39 @@ class DarcySurrogate(RegressionTask):
                 f"{kind} test field, relative L2 error {100 * float(error[i]):.{self.digits}f} %"
             )
             field, *velocities = (t[i].cpu().numpy() for t in (x, truth, prediction.mean, std))
-            found[f"flow_{kind}"] = self.flow_figure(field, velocities, title, name)
+            found[f"{self.drawn}_{kind}"] = self.flow_figure(field, velocities, title, name)
         return found
 
     @abstractmethod
     def flow_figure(
         self, field: Array, velocities: Sequence[Array], title: str, spread: str
     ) -> Figure:
-        """Draw one input field [ny, nx] and three of velocities [edges].
+        """Draw one input field [ny, nx] and three of outputs [D].
 
         These are the truth, the predictive mean, and what is said of its error, named ``spread``.
         """
+
+
+class DarcySurrogate(FieldSurrogate):
+    """Fields on the cells to velocities on the edges [B, edges], beside a table of a paper."""
+
+    #: Number of the table in Wang, Deng, Lin 2020.
+    table_number: ClassVar[int]
+    #: Its mean relative L2 test errors in percent, by method and sparse rate.
+    table: ClassVar[dict[str, dict[float, float]]]
+
+    def paper(self) -> dict[str, Any]:
+        """Return the paper's table."""
+        return {
+            "source": f"Wang, Deng, Lin 2020, Table {self.table_number}: mean relative L2 test "
+            "error, percent",
+            "table": {k: {f"{r:g}": v for r, v in row.items()} for k, row in self.table.items()},
+        }
+
+    def paper_row(self) -> tuple[str, str]:
+        """Return the row with the paper's errors."""
+        best = min(v for row in self.table.values() for v in row.values())
+        return "paper, SGLD / best cell", f"{self.table['SGLD'][0.0]} % / {best} %"
 
 
 def edges_with_flow(velocity: Array) -> Tensor:

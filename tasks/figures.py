@@ -91,3 +91,52 @@ def flow_figure(
     for panel in axes[:, 0]:
         panel.set_ylabel("y, length")
     return figure
+
+
+def field_figure(
+    grid: pde.Grid,
+    permeability: Array,
+    truth: Array,
+    mean: Array,
+    std: Array,
+    title: str,
+    spread: str,
+) -> Figure:
+    """Draw one test field and its pressure: true, predicted, how wrong and how sure.
+
+    Args:
+        grid: The grid; values at its nodes are drawn as those of as many cells.
+        permeability: [ny, nx].
+        truth: Pressures, [ny, nx].
+        mean: Predictive mean, [ny, nx].
+        std: What is said of the mean's error, [ny, nx].
+        title: Heading.
+        spread: What that is, the title of its panel.
+
+    Returns:
+        Five panels: the permeability; true and predicted pressure on one scale; the error's size
+        and what is said of it on another, so that they compare.
+    """
+    from matplotlib.colors import Normalize
+
+    error = np.abs(mean - truth)
+    pressures = Normalize(min(truth.min(), mean.min()), max(truth.max(), mean.max()))
+    errors = Normalize(0, max(np.quantile(field, 0.995) for field in (error, std)))
+    panels = [
+        ("permeability", np.log10(permeability), "log10 of permeability", "viridis", None),
+        ("true pressure", truth, "pressure", "magma", pressures),
+        ("prediction, mean of draws", mean, "pressure", "magma", pressures),
+        ("error of the prediction", error, "pressure", "cividis", errors),
+        (spread, std, "pressure", "cividis", errors),
+    ]
+    figure = new_figure(18, 4)
+    figure.suptitle(title)
+    axes = figure.subplots(1, 5, sharex=True, sharey=True)
+    for panel, (label, field, unit, cmap, norm) in zip(axes, panels, strict=True):
+        image = panel.pcolormesh(grid.x_lines, grid.y_lines, field, cmap=cmap, norm=norm)
+        panel.set_title(label, fontsize="medium")
+        panel.set_aspect("equal")
+        panel.set_xlabel("x, length")
+        figure.colorbar(image, ax=panel, shrink=0.8, label=unit)
+    axes[0].set_ylabel("y, length")
+    return figure

@@ -14,6 +14,7 @@ import pde
 from lightning_sgmcmc import Sampler
 from lightning_sgmcmc.metrics import Prediction
 from lightning_sgmcmc.posterior import KeptDraws
+from pde.datasets.permeability import PRESSURE
 from pde.plot import plot_comparison
 from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_perm import PDEPermData
@@ -21,7 +22,7 @@ from tasks.figures import SPEED
 from tasks.nets.flow import FlowNet
 from tasks.networks import fit_network, run_data
 from tasks.regression import Batch, coverage_rows
-from tasks.surrogates import Regression, num_features, relative_errors
+from tasks.surrogates import Regression, energy_errors, num_features, relative_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,7 +135,10 @@ class PDEPerm(DarcySurrogate):
 
         ``imbalance`` is the root mean square over cells of the predicted mean's outflow less the
         source, over the root mean square flow through an edge; ``imbalance_of_truth`` the same of
-        the data, in the precision that the network sees.
+        the data, in the precision that the network sees. Where the network conserves mass, there
+        are the error in the energy norm, ``energy_bound_percent`` that needs no solution to
+        compute, both in percent and the mean over fields, and ``effectivity_median``, the bound
+        over the error.
         """
         data, grid = self._data(), self._data().data.grid
         own = isinstance(data.spec, pde.OwnFieldsSpec)
@@ -149,7 +153,19 @@ class PDEPerm(DarcySurrogate):
             velocity = values.double().cpu().numpy()
             excess = (grid.divergence(velocity) - source) * size
             found[name] = float(np.sqrt(np.nanmean(excess**2) / np.mean(velocity**2)))
+        if self.flow.conservative:
+            error, bound = self._energy(*(t.double().cpu() for t in (*batch, prediction.mean)))
+            found["energy_error_percent"] = 100 * float(error.mean())
+            found["energy_bound_percent"] = 100 * float(bound.mean())
+            found["effectivity_median"] = float(np.median(bound / error))
         return super().metrics(prediction, batch) | found
+
+    def _energy(self, x: Tensor, truth: Tensor, mean: Tensor) -> tuple[Array, Array]:
+        """Return the relative energy error of flows [n, edges] and its bound, [n]."""
+        spec, grid = self._data().spec, self._data().data.grid
+        sides = spec.side_pressure if isinstance(spec, pde.OwnFieldsSpec) else PRESSURE
+        fields = x.numpy(), sides, mean.numpy(), truth.numpy()
+        return energy_errors(grid, *fields, float(self.flow.source))
 
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale, the field and, of data in memory, regressions beside it."""
@@ -187,6 +203,9 @@ class PDEPerm(DarcySurrogate):
             rows.append((label, f"{error:.2f} %"))
         ensemble = metrics["ensemble"]
         balance = f"{ensemble['imbalance']:.1e} ({ensemble['imbalance_of_truth']:.1e})"
+        if "energy_bound_percent" in ensemble:
+            bound = "{energy_error_percent:.2f} %, {energy_bound_percent:.2f} %".format(**ensemble)
+            rows.append(("energy error, guaranteed bound", bound))
         return [
             *rows,
             ("cells' imbalance (truth's)", balance),
@@ -198,6 +217,9 @@ class PDEPerm(DarcySurrogate):
     ) -> Figure:
         """Draw one flow."""
         truth, mean, std = velocities
+        if self.flow.conservative:
+            one = (torch.from_numpy(t).double()[None] for t in (field, truth, mean))
+            title += f"\nenergy error, guaranteed: at most {100 * self._energy(*one)[1][0]:.2f} %"
         figure = plot_comparison(
             self._data().data.grid, truth, mean, std, label=SPEED, deviation_title=spread
         )

@@ -1,11 +1,16 @@
-"""Surrogates without a network: baselines of any network for ``pde_perm``."""
+"""Surrogates without a network: baselines of any network for ``pde_perm``; and errors of any."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+import pde
+from tasks.nets.conservation import project_flow
 
 Array = NDArray[np.float64]
 
@@ -73,3 +78,32 @@ def relative_errors(predicted: Array, velocity: Array) -> Array:
     error: Array = np.linalg.norm(predicted - velocity, axis=-1)
     size: Array = np.linalg.norm(velocity, axis=-1)
     return error / size
+
+
+def energy_errors(
+    grid: pde.Grid,
+    permeability: Array,
+    pressure: Mapping[str, float],
+    predicted: Array,
+    velocity: Array,
+    source: float,
+) -> tuple[Array, Array]:
+    """Return the energy error of predicted flows, and a bound of it that needs no solution, [n].
+
+    Both are relative to the energy norm of the true flow, ||kappa^(-1/2) u||. The predictions are
+    balanced in double precision first, as the identity of Prager and Synge needs it; the bound's
+    pressure is fitted to them (:func:`pde.fitted_pressure`).
+
+    Args:
+        grid: Of equal cells, on the unit square.
+        permeability: Of each sample, [n, ny, nx].
+        pressure: Pressures of the left and the right side.
+        predicted: Velocities that balance in single precision, [n, edges].
+        velocity: The true ones, [n, edges].
+        source: f, the same everywhere.
+    """
+    flow = project_flow(torch.from_numpy(predicted).double(), grid.nx, grid.ny, source).numpy()
+    nodes = pde.fitted_pressure(grid, permeability, pressure, flow)
+    size = pde.energy_norm(grid, permeability, velocity)
+    bound = pde.energy_bound(grid, permeability, pressure, flow, source, nodes)
+    return pde.energy_norm(grid, permeability, flow - velocity) / size, bound / size

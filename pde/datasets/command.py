@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pde.datasets.family import DataSpec
+from pde.datasets.fno import FnoDataSpec
 from pde.datasets.own_fields import OwnFieldsSpec
 from pde.datasets.own_problem import own_problem
+from pde.datasets.pdebench import PdebenchDataSpec
 from pde.datasets.permeability import PermeabilityDataSpec
 from pde.datasets.reaction import ReactionDataSpec
 from pde.datasets.runner import generate
@@ -60,6 +62,16 @@ def parser(program: str | None = None) -> argparse.ArgumentParser:
     )
     _random_field(reaction)
     reaction.add_argument("--reaction", type=float, default=10.0, help="the rate c")
+    fno = _kind(
+        kinds, "fno", "12 or 3 by a thresholded field, u = 0 around it (Li et al. 2021)", 85
+    )
+    fno.add_argument("--every", type=int, default=5, help="the solver's steps from node to node")
+    _two_values(fno, 3.0, 12.0)
+    pdebench = _kind(
+        kinds, "pdebench", "1 or .1 by five bumps, p = 0 around it (Takamoto et al. 2022)", 128
+    )
+    pdebench.add_argument("--beta", type=float, default=1.0, help="the source, everywhere")
+    _two_values(pdebench, 0.1, 1.0)
     return main
 
 
@@ -75,9 +87,11 @@ def _kind(kinds: Any, name: str, about: str, grid: int | None) -> argparse.Argum
     add("--out", type=Path, required=True, help="the .safetensors file to write")
     if grid is not None:
         add("--samples", dest="num_samples", type=int, default=1500, help="number of samples")
-        add("--grid", type=int, default=grid, help="cells in each direction")
+        what = "nodes that are kept" if name == "fno" else "cells"
+        add("--grid", type=int, default=grid, help=f"{what} in each direction")
     add("--seed", type=int, default=0, help="seed of the samples")
-    add("--pressure", dest="save_pressure", action="store_true", help="keep the pressures too")
+    if name != "fno":  # which has nothing else
+        add("--pressure", dest="save_pressure", action="store_true", help="keep the pressures too")
     add("--workers", type=int, help="how many work at once (default: all cores)")
     add(
         "--scheduler", metavar="ADDRESS", help="of a Dask cluster that does the work in their place"
@@ -138,6 +152,11 @@ def _random_field(kind: argparse.ArgumentParser) -> None:
     add("--source", type=float, default=1.0, help="the source f, the same everywhere")
 
 
+def _two_values(kind: argparse.ArgumentParser, low: float, high: float) -> None:
+    kind.add_argument("--low", type=float, default=low, help="the smaller permeability")
+    kind.add_argument("--high", type=float, default=high, help="the larger one")
+
+
 def main(arguments: list[str] | None = None, program: str | None = None) -> int:
     """Run the command.
 
@@ -154,6 +173,8 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
         "permeability": PermeabilityDataSpec,
         "fields": OwnFieldsSpec,
         "reaction": ReactionDataSpec,
+        "fno": FnoDataSpec,
+        "pdebench": PdebenchDataSpec,
     }
     kind, out = kinds[given.pop("kind_of_set")], given.pop("out")
     sizes = dict.fromkeys(("nx", "ny"), given.pop("grid", None))

@@ -100,7 +100,7 @@ class Dataset(Generic[Spec]):
         return three_spot_source(self.grid, strengths)
 
     def __len__(self) -> int:
-        return int(self.velocity.shape[0])
+        return self.spec.num_samples
 
 
 def load(

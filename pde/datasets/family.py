@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 from uuid import uuid4
 
+import numpy as np
+
 from ..darcy.family import choose_backend
 from ..darcy.solver import DarcySolution
 from ..errors import check_choice, check_count
@@ -125,13 +127,15 @@ class Family(ABC):
         """The random inputs of some samples, each a function of the seed and its index."""
 
     @abstractmethod
-    def solve(self, drawn: Arrays) -> DarcySolution:
-        """The flows of a batch of drawn inputs."""
+    def solve(self, drawn: Arrays) -> DarcySolution | Array:
+        """The flows of a batch of drawn inputs, or their pressures where the file has no flow."""
 
     def compute(self, samples: range) -> Arrays:
         """The rows of all arrays of the file, drawn and solved."""
         drawn = self.draw(samples)
         solution = self.solve(drawn)
+        if isinstance(solution, np.ndarray):
+            return drawn | {"pressure": solution}
         rows = drawn | {"velocity": solution.velocity}
         return rows | {"pressure": solution.pressure} if self.spec.save_pressure else rows
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from ..errors import check_count
 
-STRENGTHS, SOURCE, PERMEABILITY, WELLS = 1, 2, 3, 4  # purposes, each with streams of its own
+# Purposes, each with streams of its own.
+STRENGTHS, SOURCE, PERMEABILITY, WELLS, THRESHOLD, BUMPS = 1, 2, 3, 4, 5, 6
 
 
 def check_draw(seed: int, index: int) -> None:

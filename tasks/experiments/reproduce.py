@@ -22,6 +22,7 @@ from tasks.experiments.experiment import Cell, Cells, Experiment, Study
 TABLES = {
     "a9a": "psgld.a9a",
     "australian": "psgld.australian",
+    "fno_darcy": "operators.fno_darcy",
     "hasgld_gaussian": "hasgld.gaussian",
     "kdd99": "sgfs.kdd99",
     "kdd99_posterior": "sgfs.kdd99_posterior",

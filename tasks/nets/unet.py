@@ -1,40 +1,50 @@
-"""A U-Net from MONAI, from fields on cells to velocities on edges."""
+"""A U-Net from MONAI, from fields on cells to velocities on edges or to values on cells."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from tasks.nets.arguments import check_name, check_sizes
 from tasks.nets.conservation import join_edges
+from tasks.nets.places import with_places
 
 #: Cells in each direction that four poolings by two take.
 SMALLEST = 16
 
 
 class UNet(nn.Module):
-    """MONAI's ``BasicUNet`` (Falk et al. 2019), [B, 1, ny, nx] to [B, E].
+    """MONAI's ``BasicUNet`` (Falk et al. 2019), [B, 1, ny, nx] to [B, E] or to [B, ny nx].
 
     It sees the field and the two coordinates of each cell and gives each cell the velocities
-    through its four edges, of which two cells that share an edge take the mean. Groups of channels
-    are normalised, which needs no statistics of a batch, as a sampled network must not have.
+    through its four edges, of which two cells that share an edge take the mean; or one value.
+    Groups of channels are normalised, which needs no statistics of a batch, as a sampled network
+    must not have.
 
     Args:
         features: Channels of the five levels, then those before the last convolution.
         groups: Groups of the normalisation; they part every one of ``features``.
+        places: What it gives values for, ``edges`` or ``cells``.
 
     Raises:
         ImportError: Without MONAI (``pip install 'lightning-sgmcmc[unet]'``).
-        ValueError: If there are not six numbers of channels, or groups do not part them.
+        ValueError: If there are not six numbers of channels, groups do not part them, or there
+            are no such places.
     """
 
     def __init__(
         self,
         features: tuple[int, int, int, int, int, int] = (16, 32, 64, 128, 128, 16),
         groups: int = 8,
+        places: Literal["edges", "cells"] = "edges",
     ) -> None:
         super().__init__()
+        check_name("places", places, ("edges", "cells"))
+        check_sizes(groups=groups)
+        self.places = places
         if len(features) != 6 or any(f < 1 or f % groups for f in features):
             raise ValueError(
                 f"features must be six multiples of groups = {groups}, got {tuple(features)}"
@@ -48,7 +58,7 @@ class UNet(nn.Module):
         self.net: nn.Module = networks.BasicUNet(
             spatial_dims=2,
             in_channels=3,
-            out_channels=4,
+            out_channels=4 if places == "edges" else 1,
             features=tuple(features),
             act="swish",
             norm=("group", {"num_groups": groups}),
@@ -56,16 +66,16 @@ class UNet(nn.Module):
         )
 
     def forward(self, field: Tensor) -> Tensor:
-        """Map fields [B, 1, ny, nx] to velocities on edges [B, E]."""
+        """Map fields [B, 1, ny, nx] to values at the places, [B, E] or [B, ny nx]."""
         ny, nx = field.shape[-2:]
         if min(nx, ny) < SMALLEST:
             raise ValueError(
                 f"four poolings by two need a grid of {SMALLEST}x{SMALLEST} cells, got {nx}x{ny}"
             )
-        x, y = (torch.linspace(-1, 1, n).to(field) for n in (nx, ny))
-        places = torch.stack([x.expand(ny, nx), y[:, None].expand(ny, nx)])
-        cells = torch.cat([field, places.expand(*field.shape[:-3], 2, ny, nx)], dim=-3)
-        left, right, below, above = self.net(_channels_last(cells)).unbind(-3)
+        found: Tensor = self.net(_channels_last(with_places(field)))
+        if self.places == "cells":
+            return found.flatten(-3)
+        left, right, below, above = found.unbind(-3)
         return join_edges(_meet(right, left, -1), _meet(above, below, -2))
 
 

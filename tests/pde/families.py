@@ -7,6 +7,7 @@ from typing import Any
 
 from pde import (
     DataSpec,
+    FnoDataSpec,
     PermeabilityDataSpec,
     ReactionDataSpec,
     SourceDataSpec,
@@ -25,6 +26,7 @@ SPECS: dict[str, DataSpec] = {
     "reaction": ReactionDataSpec(
         nx=12, ny=10, terms=8, num_samples=150, seed=3, save_pressure=True
     ),
+    "fno": FnoDataSpec(nx=9, ny=9, every=2, num_samples=150, seed=3),
 }
 #: One that works in threads and one in processes, where every family would tell the same.
 TWO = ["three spots", "random sources"]

@@ -1086,9 +1086,27 @@ THEORY = [
 ]  # fmt: skip
 
 #: By the names of ``scripts/reproduce.py``.
+FNO_DARCY = [
+    Row(
+        "*",
+        "docs/darcy-pressure.md: ours, underdamped; batches of 16",
+        _LANGEVIN | {
+            "prior": _FAN_IN, "law": "reshuffled", "batch": 16, "schedule": "ConstantStep()",
+            "step_fraction": 0.005,
+        },
+    ),
+    Row("*-1000", "docs/darcy-pressure.md: 500 steps a pass, 40 passes of Adam, 2 and 10 after it",
+        {"thinning": 250, "burn_in": 21_000, "steps": 26_000,
+         "optimizer": adam(20_000, betas=(0.9, 0.99))}),
+    Row("*-100", "docs/darcy-pressure.md: 50 steps a pass, 200 passes of Adam, 10 and 50 after it",
+        {"thinning": 125, "burn_in": 10_500, "steps": 13_000,
+         "optimizer": adam(10_000, betas=(0.9, 0.99))}),
+]  # fmt: skip
+
 PROTOCOLS: dict[str, list[Row]] = {
     "a9a": A9A,
     "australian": AUSTRALIAN,
+    "fno_darcy": FNO_DARCY,
     "hasgld_gaussian": HASGLD_GAUSSIAN,
     "kdd99": KDD99,
     "kdd99_posterior": KDD99_POSTERIOR,
@@ -1107,4 +1125,4 @@ PROTOCOLS: dict[str, list[Row]] = {
 }
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.
-WITHOUT_A_CHAIN = "laplace* references-* shift-* *-mc-dropout *-distilled cost memory pruned"
+WITHOUT_A_CHAIN = "laplace* references-* shift-* bounds *-mc-dropout *-distilled cost memory pruned"

@@ -12,11 +12,12 @@ import torch
 
 import pde
 from lightning_sgmcmc.run import cli
+from pde.darcy.rt0 import mass_matrix
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments.hasgld import table2
 from tasks.experiments.hasgld.table2_references import references
 from tasks.nets.perm_encoder_decoder import PermEncoderDecoder
-from tasks.surrogates import Regression, relative_errors
+from tasks.surrogates import Regression, energy_errors, relative_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"grid": 8, "num_samples": 90, "num_test": 20, "num_val": 15, "terms": 6}
@@ -86,6 +87,20 @@ def test_regressions_that_cannot_be_fitted_are_refused() -> None:
         Regression.fit(xi, velocity, quadratic=4)
 
 
+def test_the_energy_error_is_that_of_the_balanced_flow(tmp_path: Path) -> None:
+    """Against the mass matrix; what single precision leaves unbalanced is taken out first."""
+    data = opened(tmp_path)
+    grid, (kappa, velocity) = data.data.grid, data.arrays("test")
+    other = np.roll(velocity, 1, axis=0)  # flows through other fields balance too
+    unbalanced = other + 1e-7 * np.random.default_rng(0).standard_normal(other.shape)
+    sides = {"left": 1.0, "right": 0.0}
+    error, bound = energy_errors(grid, kappa, sides, unbalanced, velocity, 1.0)
+    for i, (k, gap, u) in enumerate(zip(kappa, other - velocity, velocity, strict=True)):
+        A = mass_matrix(grid, k)
+        assert error[i] ** 2 == pytest.approx((gap @ A @ gap) / (u @ A @ u), rel=1e-5)
+    assert (bound > error).all()
+
+
 def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
     found = references(tmp_path, "additive", blocks=(4, 8), root=str(tmp_path), **SMALL)
     rows, data = found["rows"], opened(tmp_path)
@@ -142,6 +157,9 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
     results = json.loads((out / "results.json").read_text())
     ensemble = results["metrics"]["ensemble"]
     assert ensemble["imbalance"] < 1e-5
+    for metrics in results["metrics"].values():
+        assert 0 < metrics["energy_error_percent"] < metrics["energy_bound_percent"]
+        assert 1 < metrics["effectivity_median"] < 2
     assert results["task_details"]["field"] == "additive, mean 6, 6 modes"
     data = opened(tmp_path)
     linear = Regression.fit(data.coefficients("train"), data.arrays("train")[1])

@@ -14,7 +14,7 @@ from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.run import cli
 from pde.datasets.permeability import PRESSURE
 from tasks.experiments.experiment import Cell, Study
-from tasks.experiments.hasgld import table2, table2_shift
+from tasks.experiments.hasgld import table2, table2_bounds, table2_shift
 from tasks.pde_perm import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_crops_have_the_level_of_the_training_fields(
     (tmp_path / "spe10" / "spe_perm.dat").write_text("")
     monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path))
     monkeypatch.setattr(pde, "read_spe10", lambda path: layers)
-    smooth, channelised = table2_shift._crops(20, 5, 1.5).values()
+    smooth, channelised = table2_shift.crops(20, 5, 1.5).values()
     for crops in (smooth, channelised):
         np.testing.assert_allclose(np.log(crops).mean((1, 2)), 1.5, atol=1e-12)
     windows = np.lib.stride_tricks.sliding_window_view(layers[0], (20, 20), axis=(1, 2))
@@ -153,6 +153,19 @@ def test_crops_have_the_level_of_the_training_fields(
         place = np.argmin(np.abs(ratio / (crop[0, 0] / crop[10, 7]) - 1))
         window = part[np.unravel_index(place, ratio.shape)]
         np.testing.assert_allclose(window / window[0, 0], crop / crop[0, 0], rtol=1e-9)
+
+
+def test_bounds_hold_on_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path / "nothing"))
+    content = table2_bounds.bounds(tmp_path, grid=20, fields=3)
+    assert len(content["rows"]) == 2 * len(table2_shift.OTHERS) + 1
+    for row in content["rows"].values():
+        assert (row["fitted_holds"], row["best_holds"]) == (1.0, 1.0)
+        assert 1 < row["best_median"] <= row["fitted_median"]
+    rows = content["rows"]
+    assert rows["additive, p = 64"]["error_percent"] < rows["lognormal, p = 64"]["error_percent"]
+    text = table2.EXPERIMENT.render({"bounds": content})
+    assert f"| additive, p = 64 | {rows['additive, p = 64']['error_percent']:.3g} |" in text
 
 
 def test_a_panel_without_its_run_says_which(tmp_path: Path) -> None:

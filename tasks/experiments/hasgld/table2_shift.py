@@ -67,10 +67,10 @@ def panel(
         data = pde.load_permeabilities(path)
         rows[name] = measure(posterior, np.array(data.permeability), np.array(data.velocity))
     level = float(posterior.module.net.get_buffer("log_mean"))
-    for name, crops in _crops(grid, fields, level).items():
+    for name, kappas in crops(grid, fields, level).items():
         family = pde.DarcyFamily(pde.Grid(grid, grid), PRESSURE, 1.0)
-        velocity = np.stack([family.solve(kappa).velocity for kappa in crops])
-        rows[name] = measure(posterior, crops, velocity)
+        velocity = np.stack([family.solve(kappa).velocity for kappa in kappas])
+        rows[name] = measure(posterior, kappas, velocity)
     return {"run": run.name, "draws": len(posterior), "rows": rows}
 
 
@@ -103,7 +103,7 @@ def measure(posterior: Posterior, permeability: Array, velocity: Array) -> dict[
     }
 
 
-def _crops(grid: int, fields: int, level: float) -> dict[str, Array]:
+def crops(grid: int, fields: int, level: float) -> dict[str, Array]:
     """Return SPE10 crops [fields, grid, grid] of mean logarithm ``level``, where SPE10 is."""
     path = find_spe10()
     if not path.is_file():
@@ -113,11 +113,11 @@ def _crops(grid: int, fields: int, level: float) -> dict[str, Array]:
     found = {}
     for name, (first, last) in LAYERS.items():
         rng = np.random.default_rng(first)
-        crops = []
+        cut = []
         for _ in range(fields):
             layer = layers[rng.integers(first - 1, last)]
             y, x = rng.integers(ny - grid + 1), rng.integers(nx - grid + 1)
             logs = np.log(layer[y : y + grid, x : x + grid])
-            crops.append(np.exp(logs - logs.mean() + level))
-        found[name] = np.stack(crops)
+            cut.append(np.exp(logs - logs.mean() + level))
+        found[name] = np.stack(cut)
     return found

@@ -26,7 +26,7 @@ TEXTS = (
     *("name", "wandb_project", "trainer.model_registry"),
     *("data.root", "data.file", "data.test_file", "data.target", "data.spe10_file"),
 )
-TASKS = ("toy", "a9a", "class_table", "mnist", "pde_source", "pde_perm")
+TASKS = ("toy", "a9a", "class_table", "mnist", "pde_source", "pde_perm", "darcy_pressure")
 #: What is right, of VALUES: whatever else is accepted is a mistake that was not seen. A seed is any
 #: whole number, a held-out set may be empty, and Lightning takes -1 and 0 for no bound and for
 #: nothing.

@@ -1,0 +1,199 @@
+"""darcy_pressure: the eight positions, the networks, and a short run that learns."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pde
+from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.run import cli
+from pde.darcy.five_point import FivePointSolver
+from tasks.data.darcy_pressure import DarcyPressureData, all_positions
+from tasks.nets.fourier import FourierNet, SpectralConv
+from tasks.nets.pressure import PressureNet
+from tasks.nets.unet import UNet
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL: dict[str, Any] = {"grid": 12, "num_samples": 50, "num_test": 12, "num_val": 6}
+
+
+def opened(root: Path, **options: Any) -> DarcyPressureData:
+    data = DarcyPressureData(root=str(root), **(SMALL | options))
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def test_the_positions_are_the_symmetries_of_the_square() -> None:
+    """Eight, all unlike, and turning or mirroring one of them gives another."""
+    field = np.arange(9.0).reshape(1, 3, 3)
+    found = {tuple(f.ravel()) for f in all_positions(field)}
+    assert len(found) == 8
+    assert {tuple(np.rot90(f).ravel()) for f in all_positions(field)} == found
+    assert {tuple(f.T.ravel()) for f in all_positions(field)} == found
+    assert {tuple(f[::-1].ravel()) for f in all_positions(field)} == found
+
+
+@pytest.mark.parametrize("kind", ["fno", "pdebench"])
+def test_the_solution_of_a_turned_field_is_the_solution_turned(kind: str) -> None:
+    field = np.where(np.random.default_rng(0).standard_normal((1, 14, 14)) > 0, 12.0, 3.0)
+    positions = all_positions(field)
+    if kind == "fno":
+        solve = FivePointSolver(14).solve
+    else:
+        family = pde.DarcyFamily(pde.Grid(14, 14), dict.fromkeys(pde.grid.SIDES, 0.0), 1.0)
+
+        def solve(kappa: np.ndarray) -> np.ndarray:
+            return family.solve(kappa).pressure
+
+    np.testing.assert_allclose(solve(positions), all_positions(solve(field)), rtol=1e-11, atol=0)
+
+
+def test_training_fields_alone_are_turned(tmp_path: Path) -> None:
+    plain, turned = opened(tmp_path, symmetric=False), opened(tmp_path)
+    for name, count in (("train", 32), ("val", 6), ("test", 12)):
+        kappa, pressure = plain.arrays(name)
+        assert (kappa.shape, pressure.shape) == ((count, 12, 12), (count, 144))
+        more, pressures = turned.arrays(name)
+        np.testing.assert_array_equal(more[:count], kappa)
+        np.testing.assert_array_equal(pressures[:count], pressure)
+        assert len(more) == (8 * count if name == "train" else count)
+    kappa, pressure = turned.arrays("train")
+    exact = FivePointSolver(56)  # (12 - 1) * 5 + 1 nodes
+    i = 5 * 32 + 3
+    fine = pde.fields.two_phase.thresholded_permeability(56, 0, 3)
+    where = next(
+        k for k, f in enumerate(all_positions(fine[None])) if (f[::5, ::5] == kappa[i]).all()
+    )
+    solution = exact.solve(all_positions(fine[None])[where])[::5, ::5]
+    np.testing.assert_allclose(pressure[i].reshape(12, 12), solution, rtol=1e-10, atol=1e-15)
+
+
+def test_other_sets_have_other_names() -> None:
+    changes: list[dict[str, Any]] = [
+        {}, {"kind": "pdebench"}, {"grid": 29}, {"every": 2}, {"num_samples": 999}, {"seed": 1},
+        {"kind": "pdebench", "beta": 0.1},
+    ]  # fmt: skip
+    assert len({DarcyPressureData(**change).path for change in changes}) == len(changes)
+    with pytest.raises(ValueError, match="kind must be one of fno, pdebench, got 'x'"):
+        DarcyPressureData(kind="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"beta = 2\.0 goes with kind=pdebench"):
+        DarcyPressureData(beta=2.0)
+    with pytest.raises(ValueError, match="every = 5 goes with kind=fno"):
+        DarcyPressureData(kind="pdebench", every=5)
+
+
+class Ones(nn.Module):
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        self.seen = z
+        return torch.ones_like(z).flatten(1)
+
+
+def test_pressures_are_inverse_to_a_factor_of_the_field() -> None:
+    kappa = torch.rand(7, 4, 4).double() + 0.5
+    pressure = torch.rand(7, 16).double()
+    pressure[:, :4] = 0.0
+    net = PressureNet(Ones()).double()
+    net.take_scales(kappa, pressure)
+    assert not net(kappa)[:, :4].any()
+    z = net.net.seen
+    assert float(z.mean()) == pytest.approx(0, abs=1e-12)
+    assert float(z.std()) == pytest.approx(1)
+    before = net(kappa)
+    net.log_mean += np.log(3)
+    torch.testing.assert_close(net(3 * kappa), before / 3)
+    torch.testing.assert_close(net.net.seen, z)
+    geometric = kappa.log().mean((1, 2)).exp()
+    size = ((pressure * geometric[:, None]) ** 2).mean().sqrt()
+    torch.testing.assert_close(net.sizes(kappa)[:, 0], size / geometric)
+
+
+@pytest.mark.parametrize(("ny", "nx"), [(9, 8), (8, 11)])
+def test_the_spectral_layer_multiplies_modes(ny: int, nx: int) -> None:
+    """Against sums over waves, of the modes that it keeps and their conjugates."""
+    torch.manual_seed(0)
+    layer, m = SpectralConv(2, 3).double(), 3
+    x = torch.randn(1, 2, ny, nx).double()
+    rows, columns = np.meshgrid(np.arange(ny), np.arange(nx), indexing="ij")
+    expected = np.zeros((2, ny, nx))
+    for mode in range(-m, m):
+        weight = (layer.low if mode >= 0 else layer.high).detach().numpy()
+        row = mode if mode >= 0 else mode + m
+        for k in range(m):
+            wave = np.exp(2j * np.pi * (mode * rows / ny + k * columns / nx))
+            amplitude = (x[0].numpy() * wave.conj()).sum((1, 2)) / (ny * nx)
+            pair = weight[:, :, row, k, 0] + 1j * weight[:, :, row, k, 1]
+            mixed = (pair @ amplitude)[:, None, None] * wave
+            expected += (2 - (k == 0)) * mixed.real
+    # Of k = 0 the inverse transform takes what is symmetric of the pairs of modes l and -l.
+    torch.testing.assert_close(layer(x)[0], torch.from_numpy(expected))
+
+
+def called(net: nn.Module, field: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.func.functional_call(net, weights, (field,))
+
+
+def test_networks_give_one_number_a_place_and_take_chains() -> None:
+    torch.manual_seed(0)
+    unet = UNet(features=(4, 4, 4, 4, 4, 4), groups=2, places="cells").double()
+    fourier = FourierNet(width=4, modes=3, layers=2, padding=2).double()
+    field = torch.randn(2, 1, 17, 18).double()
+    for net in (unet, fourier):
+        assert net(field).shape == (2, 17 * 18)
+        torch.testing.assert_close(net(field)[1:], net(field[1:]))
+        weights = {k: torch.stack([v, 2 * v]) for k, v in net.named_parameters()}
+        rows = torch.func.vmap(partial(called, net, field))(weights)
+        torch.testing.assert_close(rows[0], net(field))
+        assert not any(p.is_complex() for p in net.parameters())
+    values = unet.net(torch.cat([field, torch.zeros(2, 2, 17, 18).double()], 1))
+    assert values.shape == (2, 1, 17, 18)
+    with pytest.raises(
+        ValueError, match="10 modes need 2 x 10 places in each direction, got 20x19"
+    ):
+        FourierNet(width=4, modes=10, padding=2).double()(field)
+    with pytest.raises(ValueError, match="padding must be at least 0, got -1"):
+        FourierNet(padding=-1)
+    with pytest.raises(ValueError, match="groups must be positive, got 0"):
+        UNet(groups=0)
+    with pytest.raises(ValueError, match="places must be one of edges, cells, got 'nodes'"):
+        UNet(places="nodes")  # type: ignore[arg-type]
+
+
+def test_a_short_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
+    """The error falls below that of the mean pressure, whose size follows the field."""
+    out = tmp_path / "run"
+    net = {"width": 6, "modes": 3, "layers": 2, "padding": 1}
+    arguments = ["--task", "darcy_pressure", "--out", str(out), f"--data.root={tmp_path}"]
+    arguments += ["--model.net=tasks.nets.fourier.FourierNet"]
+    arguments += [f"--model.net.{k}={v}" for k, v in net.items()]
+    arguments += [f"--data.{k}={v}" for k, v in SMALL.items()]
+    arguments += ["--model.burn_in_optimizer.steps=150", "--model.burn_in=155"]
+    arguments += ["--model.burn_in_optimizer.optimizer.lr=0.01", "--model.thinning=2"]
+    arguments += ["--trainer.max_steps=159", "--trainer.logger=false"]
+    cli.main(ROOT / "configs", arguments)
+    results = json.loads((out / "results.json").read_text())
+    ensemble = results["metrics"]["ensemble"]
+    data = opened(tmp_path)
+    (kappa, pressure), (x, y) = data.arrays("train"), data.arrays("test")
+    sizes = [np.exp(-np.log(k).mean((1, 2)))[:, None] for k in (kappa, x)]
+    mean = sizes[1] * (pressure / sizes[0]).mean(0)
+    baseline = 100 * np.mean(np.linalg.norm(mean - y, axis=1) / np.linalg.norm(y, axis=1))
+    assert ensemble["relative_l2_mean_percent"] < 0.8 * baseline
+    assert results["num_data"] == 8 * 32
+    assert results["paper"]["table"]["FNO"] == 1.08
+    figures = {path.name for path in (*out.glob("*.png"), *out.glob("figures/*.png"))}
+    assert figures >= {"pressure_median.png", "pressure_worst.png"}
+    predicted = load_posterior(out).predict(torch.from_numpy(x).float()).mean.double().numpy()
+    errors = np.linalg.norm(predicted - y, axis=1) / np.linalg.norm(y, axis=1)
+    assert 100 * errors.mean() == pytest.approx(ensemble["relative_l2_mean_percent"], rel=1e-3)
+    boundary = (y == 0).all(0)
+    assert boundary.sum() == 44
+    assert not predicted[:, boundary].any()
