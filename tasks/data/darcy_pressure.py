@@ -58,7 +58,8 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         sampling: Sampling = "auto",
         seed: int = 0,
     ) -> None:
-        super().__init__(num_samples, num_test, num_val, num_calibration, batch_size, sampling)
+        sizes = num_samples, num_test, num_val, num_calibration
+        super().__init__(*sizes, batch_size, sampling, in_memory=True)
         if kind not in ("fno", "pdebench"):
             raise ValueError(f"kind must be one of fno, pdebench, got {kind!r}")
         self.symmetric = symmetric
@@ -87,14 +88,20 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
         """Open the set."""
         return pde.load(self.path, type(self.spec))
 
+    def samples(self, chosen: slice) -> tuple[Array, Array]:
+        """Return permeabilities [n, ny, nx] and pressures [n, ny nx] of some samples."""
+        arrays = self.data.arrays
+        pressure = np.array(arrays["pressure"][chosen])
+        return np.array(arrays["permeability"][chosen]), pressure.reshape(len(pressure), self.spec.grid.num_cells)
+
     def arrays(self, name: Split) -> tuple[Array, Array]:
         """Return permeabilities [n, ny, nx] and pressures [n, ny nx] of a split."""
-        chosen, data = self.split(name), self.data
-        fields = [np.array(data.arrays[what][chosen]) for what in ("permeability", "pressure")]
+        permeability, pressure = super().arrays(name)
         if name == "train" and self.symmetric:
-            fields = [all_positions(field) for field in fields]
-        permeability, pressure = fields
-        return permeability, pressure.reshape(len(pressure), self.spec.grid.num_cells)
+            pressure = all_positions(pressure.reshape(permeability.shape))
+            pressure = pressure.reshape(-1, self.spec.grid.num_cells)
+            permeability = all_positions(permeability)
+        return permeability, pressure
 
 
 def all_positions(fields: Array) -> Array:

@@ -121,9 +121,13 @@ class FlowData(SplitData, Generic[Set]):
     def samples(self, chosen: slice) -> tuple[Array, Array]:
         """Return fields [n, ny, nx] and velocities [n, edges] of some samples."""
 
-    @abstractmethod
     def _stored(self, chosen: slice) -> tuple[OnDisk, OnDisk]:
-        """Return what :meth:`samples` does as rows of the file, float64."""
+        """Return what :meth:`samples` does as rows of the file, float64.
+
+        Raises:
+            ValueError: If the data are of a kind that is always in memory.
+        """
+        raise ValueError(f"{type(self).__name__} takes its data into memory: in_memory = True")
 
     def arrays(self, name: Split) -> tuple[Array, Array]:
         """Return fields [n, ny, nx] and velocities [n, edges] of a split."""
