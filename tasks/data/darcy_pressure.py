@@ -90,9 +90,10 @@ class DarcyPressureData(FlowData[pde.Dataset[Any]]):
 
     def samples(self, chosen: slice) -> tuple[Array, Array]:
         """Return permeabilities [n, ny, nx] and pressures [n, ny nx] of some samples."""
-        arrays = self.data.arrays
-        pressure = np.array(arrays["pressure"][chosen])
-        return np.array(arrays["permeability"][chosen]), pressure.reshape(len(pressure), self.spec.grid.num_cells)
+        permeability, pressure = (
+            np.array(self.data.arrays[name][chosen]) for name in ("permeability", "pressure")
+        )
+        return permeability, pressure.reshape(-1, self.spec.grid.num_cells)
 
     def arrays(self, name: Split) -> tuple[Array, Array]:
         """Return permeabilities [n, ny, nx] and pressures [n, ny nx] of a split."""
