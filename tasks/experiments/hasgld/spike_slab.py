@@ -121,10 +121,13 @@ def chains(method: Method, value: float, data: Data, adapting: int, sampling: in
 LABELS = {name: method.label for name, method in METHODS.items()}
 
 
-def figures(results: Results, out: Path) -> dict[str, Figure]:
+def figures(results: Results, out: Path) -> dict[str, Figure | str]:
     """Return the paper's Figure 2: coefficients, and test errors along the chains."""
     done = {name: label for name, label in LABELS.items() if results.get(name)}
-    return {"spike-slab": draw(done, out, ADAPTING)} if done else {}
+    drawn = {name: label for name, label in done.items() if (out / name / "curves.npz").is_file()}
+    if done and not drawn:
+        return {"spike-slab": f"it needs {out}/CELL/curves.npz, which only a run leaves"}
+    return {"spike-slab": draw(drawn, out, ADAPTING)} if drawn else {}
 
 
 def _labels(name: str) -> list[str]:
