@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.callbacks.report.figures import new_figure
+from lightning_sgmcmc.callbacks.report.figures import predictions
 from lightning_sgmcmc.metrics import Normal, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.priors.base import positive
@@ -185,20 +185,8 @@ class UCIRegression(RegressionTask):
 
     def figures(self, kept: KeptDraws) -> dict[str, Figure]:
         """Return the test targets over their predictions, with 90 % bands."""
-        held = kept.held_out["test"]
-        prediction = kept.ensemble("test")
-        truth = held.examples[1].cpu().double().numpy()[:, 0]
-        mean = prediction.mean[:, 0].cpu().numpy()
-        lower, upper = (ends[:, 0].cpu().numpy() for ends in prediction.interval(0.9))
-        figure = new_figure(5.5, 5)
-        axes = figure.subplots()
-        arms = (mean - lower, upper - mean)
-        axes.errorbar(mean, truth, xerr=arms, fmt="o", color="k", ecolor="0.7", ms=3, lw=1)
-        ends = [min(mean.min(), truth.min()), max(mean.max(), truth.max())]
-        axes.plot(ends, ends, color="0.4", ls=":")
         column = self._data().column
         if column.isdigit():
             column = f"column {column}"
-        axes.set_xlabel(f"predicted {column} with its 90 % band")
-        axes.set_ylabel(f"{column} in the test rows")
-        return {"predictions": figure}
+        y = kept.held_out["test"].examples[1]
+        return {"predictions": predictions(kept.ensemble("test"), y, column, "test rows")}

@@ -32,9 +32,13 @@ class Report:
             batch: All examples of the held-out set, in order.
 
         Returns:
-            Names and values for the logger and for ``results.json``.
+            Names and values for the logger and for ``results.json``; by default the NLL and what
+            the law's :meth:`~lightning_sgmcmc.metrics.Law.scores` has.
         """
-        return {"nll": float(prediction.nll.mean())}
+        found = {"nll": float(prediction.nll.mean())}
+        if issubclass(prediction.law, Unstated):
+            return found
+        return found | prediction.law.scores(prediction.mean, prediction.std, batch[1])
 
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return what a task adds to ``results.json`` under ``task_details``."""

@@ -69,6 +69,17 @@ class Law(ABC):
         """
         raise TypeError(f"{cls.__name__} has no central interval: take quantiles of its samples")
 
+    @classmethod
+    def scores(cls, mean: Tensor, std: Tensor, y: Tensor) -> dict[str, float]:
+        """Return how good a mixture is beside the targets, by names; none unless a law says so.
+
+        Args:
+            mean: Of the mixture, [B, ...].
+            std: Its deviation, [B, ...].
+            y: The targets.
+        """
+        return {}
+
 
 class Normal(Law):
     """y_j ~ N(mean_j, std_j^2), independently in the entries of an example's target.
@@ -125,6 +136,17 @@ class Normal(Law):
         z = float(torch.special.ndtri(torch.tensor((1 + probability) / 2, dtype=torch.float64)))
         return mean - z * std, mean + z * std
 
+    @classmethod
+    def scores(cls, mean: Tensor, std: Tensor, y: Tensor) -> dict[str, float]:
+        """Return the root mean square error and the coverage of 50, 90 and 95 % bands."""
+        truth = y.to(mean)
+        found = {"rmse": float((mean - truth).square().mean().sqrt())}
+        for percent in (50, 90, 95):
+            lower, upper = cls.band(mean, std, percent / 100)
+            held = (truth >= lower) & (truth <= upper)
+            found[f"coverage_{percent}"] = float(held.double().mean())
+        return found
+
 
 class _Labels(Law):
     """What laws of labels share: 1{y = c} has the variance p_c (1 - p_c) and no interval."""
@@ -163,6 +185,13 @@ class Categorical(_Labels):
         """Return labels, [B]."""
         return torch.multinomial(self.mean, 1, generator=generator).squeeze(-1)
 
+    @classmethod
+    def scores(cls, mean: Tensor, std: Tensor, y: Tensor) -> dict[str, float]:
+        """Return the share of wrong labels in percent, that of the most probable class."""
+        return {
+            "error_percent": 100 * float((mean.argmax(-1) != y.to(mean.device)).double().mean())
+        }
+
 
 class Bernoulli(_Labels):
     """p(y = 1 | x, w) = 1 / (1 + exp(-logit)), y in {0, 1}.
@@ -187,6 +216,12 @@ class Bernoulli(_Labels):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return labels 0. and 1., [B]."""
         return torch.bernoulli(self.mean, generator=generator)
+
+    @classmethod
+    def scores(cls, mean: Tensor, std: Tensor, y: Tensor) -> dict[str, float]:
+        """Return the share of wrong labels in percent, that of the more probable one."""
+        wrong = (mean > 0.5) != (y.to(mean.device) > 0.5)
+        return {"error_percent": 100 * float(wrong.double().mean())}
 
 
 class Unstated(Law):

@@ -94,6 +94,20 @@ def test_a_plain_trainer_leaves_what_the_command_leaves(
     assert posterior.module is not task
 
 
+def test_a_law_of_one_output_is_drawn_with_its_bands(tmp_path: Path) -> None:
+    """A task that states its law alone has a figure and coverages; one that states none has not."""
+    run, task = fit(tmp_path / "law", callbacks=[Finish()])
+    folder = task.kept.folder.parent
+    assert (folder / "figures" / "predictions.png").stat().st_size > 0
+    results = json.loads((folder / "results.json").read_text())
+    posterior, (x, y) = Posterior.from_trainer(run), toy_data(2, 30)
+    lower, upper = posterior.predict(x).interval(0.9)
+    held = float(((lower <= y) & (y <= upper)).double().mean())
+    assert results["metrics"]["ensemble"]["coverage_90"] == pytest.approx(held)
+    _, task = fit(tmp_path / "none", Toy(burn_in=10, thinning=5), callbacks=[Finish()])
+    assert not list(task.kept.folder.parent.glob("figures/predictions.png"))
+
+
 def test_a_run_of_no_draws_says_so(tmp_path: Path) -> None:
     stop = EarlyStopping("val/nll", patience=0, min_delta=1e9)
     with pytest.raises(
@@ -115,9 +129,20 @@ def test_validate_test_and_predict_are_of_the_draws(tmp_path: Path, chains: int)
     nll = float(np.log(len(f)) - each.logsumexp(0).mean())
     before = {name: value.clone() for name, value in task.state_dict().items()}
     (found,) = run.test(task, Data(), verbose=False)
-    assert found == {"test/ensemble_nll": pytest.approx(nll, 1e-5)}
+    off = (y.double() - mean).abs()
+    width = (epistemic + NOISE**2).sqrt()
+    bands = {50: 0.67449, 90: 1.64485, 95: 1.95996}
+    assert found == {
+        "test/ensemble_nll": pytest.approx(nll, 1e-5),
+        "test/ensemble_rmse": pytest.approx(float(off.square().mean().sqrt()), 1e-5),
+    } | {
+        f"test/ensemble_coverage_{percent}": pytest.approx(
+            float((off <= z * width).double().mean())
+        )
+        for percent, z in bands.items()
+    }
     (found,) = run.validate(task, Data(), verbose=False)
-    assert set(found) == {"val/nll", "val/ensemble_nll"}
+    assert {"val/nll", "val/ensemble_nll", "val/ensemble_rmse"} <= set(found)
     assert found["val/ensemble_nll"] == pytest.approx(
         float(task.kept.ensemble("val").nll.mean()), 1e-5
     )
@@ -385,7 +410,8 @@ def test_mlflow(tmp_path: Path, monkeypatch: Any) -> None:
         assert found.info.status == "FINISHED"
         assert {"val/ensemble_nll", "final/ensemble/nll"} <= set(found.data.metrics)
         images = mlflow.MlflowClient(store).list_artifacts(logger.run_id, "figures")
-        assert {Path(image.path).stem for image in images} == {"trace", "learning_curve"}
+        drawn = {"trace", "learning_curve", "predictions"}
+        assert {Path(image.path).stem for image in images} == drawn
         folders |= {path.parent for path in tmp_path.rglob("results.json")}
     assert len(folders) == 2  # a run has a folder of its own
 
@@ -425,6 +451,7 @@ def test_a_script_without_a_data_module(tmp_path: Path) -> None:
     )
     run = trainer(tmp_path)
     run.fit(LawToy(), train, val)
+    scores = {"nll", "rmse", "coverage_50", "coverage_90", "coverage_95"}
     assert set(run.test(dataloaders=val, ckpt_path="best", verbose=False)[0]) == {
-        "test/ensemble_nll"
+        f"test/ensemble_{name}" for name in scores
     }

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.diagnostics.verdict import DEVIATION, ENOUGH_DRAWS
+from lightning_sgmcmc.metrics import Moments, Normal
+from lightning_sgmcmc.posterior import KeptDraws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,6 +221,42 @@ def _temperatures(diagnostics: Mapping[str, Any]) -> dict[str, list[tuple[float,
     return found
 
 
+def predictions(prediction: Moments, y: Tensor, name: str, where: str) -> Figure:
+    """Draw targets over their predictions, with 90 % bands.
+
+    Args:
+        prediction: Of N examples with one output each.
+        y: Their targets.
+        name: What is predicted, with its unit.
+        where: Which examples they are.
+    """
+    truth, mean, lower, upper = (
+        t.reshape(-1).cpu().double().numpy()
+        for t in (y, prediction.mean, *prediction.interval(0.9))
+    )
+    figure = new_figure(5.5, 5)
+    axes = figure.subplots()
+    arms = (mean - lower, upper - mean)
+    axes.errorbar(mean, truth, xerr=arms, fmt="o", color="k", ecolor="0.7", ms=3, lw=1)
+    ends = [min(mean.min(), truth.min()), max(mean.max(), truth.max())]
+    axes.plot(ends, ends, color="0.4", ls=":")
+    axes.set_xlabel(f"predicted {name} with its 90 % band")
+    axes.set_ylabel(f"{name} in the {where}")
+    return figure
+
+
+def _own_figures(kept: KeptDraws) -> dict[str, Figure]:
+    """Return what can be drawn of a task that draws nothing itself: bands of a single output."""
+    name = next((n for n in ("test", "val") if n in kept.held_out), None)
+    if name is None or not kept.num_draws:
+        return {}
+    prediction = kept.ensemble(name)
+    if prediction.law is not Normal or prediction.mean[0].numel() != 1:
+        return {}
+    y = kept.held_out[name].examples[1]
+    return {"predictions": predictions(prediction, y, "y", f"{name} examples")}
+
+
 def draw_all(folder: Path, task: Task, content: Mapping[str, Any]) -> Mapping[str, Figure]:
     """Return the learning curve, the verdict, the trace and the task's own figures.
 
@@ -234,5 +273,5 @@ def draw_all(folder: Path, task: Task, content: Mapping[str, Any]) -> Mapping[st
         figures["verdict"] = judged
     if task.kept.num_draws:
         figures["trace"] = trace(task)
-        figures |= task.figures(task.kept)
+        figures |= task.figures(task.kept) or _own_figures(task.kept)
     return figures

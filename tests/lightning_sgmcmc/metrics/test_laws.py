@@ -143,3 +143,11 @@ def test_vmap_follows_laws() -> None:
     for make in (lambda m: Normal(m, m.exp()), lambda m: Normal(m, 2.0), Bernoulli):
         found = vmap(lambda m, make=make: make(m).log_density(y))(stacked)
         torch.testing.assert_close(found, torch.stack([make(m).log_density(y) for m in stacked]))
+
+
+def test_scores_of_labels_count_wrong_ones() -> None:
+    p = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.4, 0.6], [0.7, 0.3]])
+    labels = torch.tensor([1, 1, 1, 0])
+    assert Categorical.scores(p, p, labels) == {"error_percent": 25.0}
+    assert Bernoulli.scores(p[:, 1], p[:, 1], labels.double()) == {"error_percent": 25.0}
+    assert Unstated.scores(p, p, labels) == {}
