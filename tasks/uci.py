@@ -55,6 +55,9 @@ class UCIRegression(RegressionTask):
         ValueError: If a value lies outside its range.
     """
 
+    #: Names of the buffers that scale features and target.
+    scales = ("x_mean", "x_scale", "y_mean", "y_scale")
+
     x_mean: Tensor
     x_scale: Tensor
     y_mean: Tensor
@@ -72,7 +75,10 @@ class UCIRegression(RegressionTask):
 
     def take_scales(self) -> None:
         """Take mean and scale of features and target from the training rows."""
-        x, y = self._data().tensors("train")
+        self.scale_by(*self._data().tensors("train"))
+
+    def scale_by(self, x: Tensor, y: Tensor) -> None:
+        """Take mean and scale of features x [N, D] and target y [N, 1]; a constant's scale is 1."""
         mean, scale, low = x.mean(0), x.std(0), x.amin(0)
         constant = x.amax(0) == low
         mean[constant], scale[constant] = low[constant], 1.0  # without the mean's rounding
@@ -80,7 +86,7 @@ class UCIRegression(RegressionTask):
             ("x_mean", mean),
             ("x_scale", scale),
             ("y_mean", y.mean(0)),
-            ("y_scale", y.std(0)),
+            ("y_scale", y.std(0) if bool(y.amax() > y.amin()) else torch.ones_like(y[0])),
         ):
             setattr(self, name, value.to(self.device))
 

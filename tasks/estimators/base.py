@@ -1,0 +1,179 @@
+"""What the estimators share: the steps of K chains, and predictions by their draws."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
+from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+from torch import Tensor
+
+from lightning_sgmcmc import SGHMC, BatchStream, LayerwiseGaussianPrior, PriorMetric
+from lightning_sgmcmc.callbacks.subnormals import flush, flushed
+from lightning_sgmcmc.chain import OptimizerBurnIn
+from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior.law import PredictiveLaw
+from tasks.nets.mlp import MLP
+
+Array = NDArray[Any]
+
+
+class BayesianMLP(BaseEstimator):  # type: ignore[misc]
+    """Regressor and classifier without their likelihood.
+
+    Weights are N(0, 1 / fan-in) and biases N(0, 1) a priori. Each chain starts at random weights of
+    its own and begins with Adam; :class:`~lightning_sgmcmc.SGHMC` follows, in the prior's metric,
+    by a step that is a fraction of the largest stable one. All that is kept is in memory.
+    """
+
+    #: Adam's step size, SGHMC's momentum, and the step over the largest stable one.
+    optimizer_lr, momentum, step_fraction = 0.02, 0.99, 0.25
+    #: Parameters that are whole numbers.
+    _counts = ("num_chains", "optimizer_steps", "burn_in", "steps", "thinning", "batch_size")
+
+    def __init__(
+        self,
+        hidden: Sequence[int],
+        activation: str,
+        num_chains: int,
+        optimizer_steps: int,
+        burn_in: int,
+        steps: int,
+        thinning: int,
+        batch_size: int,
+        device: str | None,
+        random_state: Any,
+    ) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.num_chains = num_chains
+        self.optimizer_steps = optimizer_steps
+        self.burn_in = burn_in
+        self.steps = steps
+        self.thinning = thinning
+        self.batch_size = batch_size
+        self.device = device
+        self.random_state = random_state
+
+    def _variances(self) -> dict[str, float]:
+        """Return the prior's variances by the names of weights, of which the rest has 1."""
+        return {}
+
+    def _task(self, net: MLP, chain: dict[str, Any]) -> SGMCMCModule:
+        """Return the task of a network."""
+        raise NotImplementedError
+
+    def _made(self, inputs: int, outputs: int, seed: int) -> Any:
+        """Return the task with its network, of weights of the seed."""
+        adam = partial(torch.optim.Adam, lr=self.optimizer_lr)
+        optimizer = OptimizerBurnIn(adam, self.optimizer_steps) if self.optimizer_steps else None
+        prior = LayerwiseGaussianPrior(self._variances(), default=1.0, per_fan_in=True)
+        sampler = partial(
+            SGHMC,
+            lr="auto",
+            momentum=self.momentum,
+            prior=prior,
+            preconditioner=PriorMetric(),
+            seed=seed,
+        )
+        chain = {
+            "sampler": sampler,
+            "num_chains": self.num_chains,
+            "burn_in": self.burn_in,
+            "thinning": self.thinning,
+            "step_fraction": self.step_fraction,
+            "burn_in_optimizer": optimizer,
+        }
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = MLP(tuple(self.hidden), self.activation, inputs, outputs)  # type: ignore[arg-type]
+            return self._task(net, chain)
+
+    def _sample(self, task: Any, stream: BatchStream) -> None:
+        """Draw the weights from their posterior."""
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        chain = task.to(device).chain
+        chain.select()
+        chain.place(stream=stream)
+        chain.build()
+        chain.bind(stream)
+        task.adaptation.after_step()
+        draws: list[dict[str, Array]] = []
+        weights: list[float] = []
+        while chain.steps < self.steps:
+            chain.advance(chain.minibatch())
+            task.adaptation.after_step()
+            if not chain.draws.keeps(chain.steps):
+                continue
+            chain.complete()
+            states = [chain.state(k) for k in range(chain.num_chains)]
+            draws += [{n: t.cpu().numpy().copy() for n, t in state.items()} for state in states]
+            weights += [chain.draw_weight] * len(states)
+        self.draws_ = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
+        if not all(np.isfinite(a).all() for a in self.draws_.values()):
+            raise ValueError("the chains diverged: set burn_in and optimizer_steps higher")
+        self.weights_ = np.asarray(weights) / sum(weights)
+        self.notes_ = chain.notes()
+
+    def _stream(self, x: Array, y: Array) -> BatchStream:
+        """Return the minibatches, of all rows if they are no more than ``batch_size``.
+
+        Raises:
+            TypeError: If a number of steps, units or the like is not whole.
+            ValueError: If there are too few rows, or no draw is due.
+        """
+        for name in self._counts:
+            if not isinstance(getattr(self, name), Integral):
+                raise TypeError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence):
+            raise TypeError(f"hidden must be a sequence such as (50,), got {self.hidden!r}")
+        if len(x) < 2:
+            raise ValueError(f"n_samples = {len(x)} is too few: give at least 2 rows")
+        if not 0 <= self.optimizer_steps <= self.burn_in <= self.steps - self.thinning:
+            raise ValueError(
+                "need 0 <= optimizer_steps <= burn_in <= steps - thinning, got "
+                f"{self.optimizer_steps}, {self.burn_in} and {self.steps} - {self.thinning}"
+            )
+        size = min(self.batch_size, len(x))
+        tensors = torch.tensor(x).contiguous(), torch.tensor(y)
+        return BatchStream(tensors, size, "full" if size == len(x) else "auto")
+
+    def _law_of(self, task: Any, x: Array) -> PredictiveLaw:
+        """Return p(y | x, data), in float64: a row's law does not depend on the rows beside it."""
+        task = task.double().eval()
+        loads = [partial(self._draw, i) for i in range(len(self.weights_))]
+        return PredictiveLaw(task, loads, torch.tensor(self.weights_), torch.tensor(x))
+
+    def _draw(self, i: int) -> dict[str, Tensor]:
+        return {n: torch.tensor(a[i], dtype=torch.float64) for n, a in self.draws_.items()}
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _rows(self, X: Any) -> Array:
+        check_is_fitted(self)
+        rows: Array = validate_data(self, X, dtype=np.float64, reset=False)
+        return rows
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Print no notes, and take subnormal numbers for zero, for a while."""
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    level, before = logger.level, flushed()
+    logger.setLevel(logging.WARNING)
+    flush(True)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        flush(before)

@@ -1,0 +1,173 @@
+"""The estimators pass scikit-learn's own checks, and predict by the posterior of their task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from tasks.estimators import BayesianMLPClassifier, BayesianMLPRegressor
+
+SHORT: dict[str, Any] = {"hidden": (8,), "num_chains": 1, "thinning": 2, "random_state": 0}
+CHECKED = [
+    BayesianMLPRegressor(**SHORT, optimizer_steps=60, burn_in=64, steps=72),
+    BayesianMLPClassifier(**SHORT, optimizer_steps=60, burn_in=64, steps=72),
+]
+
+
+@parametrize_with_checks(CHECKED)
+def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def line(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return features in unlike units and y, a linear function of them with noise."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(count, 2)) * [1.0, 50.0] + [3.0, -100.0]
+    return x, 40 + 5 * x[:, 0] - 0.02 * x[:, 1] + 4 * generator.normal(size=count)
+
+
+def by_quadrature(
+    x: np.ndarray, y: np.ndarray, new: np.ndarray, noise: Any = "learned"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of y at new rows, a sum over log sigma of exact Gaussians.
+
+    t = 22 (w z + b) + sigma e with w_i ~ N(0, 1/2), b ~ N(0, 1), log sigma ~ N(0, 9) or
+    given, in standardised units.
+    """
+    centre, scale = x.mean(0), x.std(0, ddof=1)
+    phi, at = (np.column_stack([22 * (r - centre) / scale, np.full(len(r), 22)]) for r in (x, new))
+    t, prior = (y - y.mean()) / y.std(ddof=1), np.diag([0.5, 0.5, 1.0])
+    log_sigmas, found = np.linspace(-3, 2, 400) if noise == "learned" else np.log([noise]), []
+    for sigma in np.exp(log_sigmas):
+        evidence = stats.multivariate_normal(
+            np.zeros(len(t)), phi @ prior @ phi.T + sigma**2 * np.eye(len(t))
+        ).logpdf(t)
+        covariance = np.linalg.inv(phi.T @ phi / sigma**2 + np.linalg.inv(prior))
+        mean = at @ covariance @ phi.T @ t / sigma**2
+        found.append((evidence, mean, np.sum(at @ covariance * at, 1) + sigma**2))
+    mass = np.array([e for e, *_ in found]) - log_sigmas**2 / 18
+    mass = np.exp(mass - mass.max())
+    mass /= mass.sum()
+    means, variances = (np.array([f[i] for f in found]) for i in (1, 2))
+    mean = mass @ means
+    deviation = np.sqrt(mass @ (variances + (means - mean) ** 2))
+    return y.mean() + y.std(ddof=1) * mean, y.std(ddof=1) * deviation
+
+
+def test_a_linear_regression_is_the_exact_one(capfd: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """Without hidden layers log sigma alone is sampled; the rest is exact.
+
+    Some 1,000 draws: their error is about 1 % of a deviation, the bounds are five times that. The
+    estimator says nothing, leaves no file, and neither uses nor moves the global generators.
+    """
+    monkeypatch.chdir(tmp_path)
+    x, y = line(30)
+    new = np.array([[3.0, -100.0], [7.0, 50.0], [-1.0, 0.0]])
+    state = np.random.get_state()[1].tolist()  # noqa: NPY002
+    model = BayesianMLPRegressor(
+        (), num_chains=8, optimizer_steps=50, burn_in=100, steps=360, thinning=2, random_state=1
+    ).fit(x, y)
+    short = [
+        BayesianMLPRegressor(
+            **SHORT | {"random_state": seed}, optimizer_steps=5, burn_in=10, steps=16
+        ).fit(x, y)
+        for seed in (1, 1, 2)
+    ]
+    assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
+    mean, std = model.predict(new, return_std=True)
+    exact_mean, exact_std = by_quadrature(x, y, new)
+    np.testing.assert_allclose((mean - exact_mean) / exact_std, 0, atol=0.05)
+    np.testing.assert_allclose(std, exact_std, rtol=0.05)
+    lower, upper = model.predict_interval(new, 0.8)
+    z = stats.norm.ppf(0.9)
+    np.testing.assert_allclose([lower, upper], [mean - z * std, mean + z * std], rtol=1e-6)
+    first, again, other = (estimator.predict(new) for estimator in short)
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).all()
+    assert model.weights_.shape == (8 * 130,)
+    assert model.notes_ == []
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("noise", ["learned", 0.7])
+def test_minibatches_and_a_noise_that_is_given(noise: Any) -> None:
+    """Some 300 correlated draws of all weights, by batches of a third of the rows or by all.
+
+    Means to a tenth of a deviation; deviations to 15 %, of which batches are allowed to add 3 %.
+    """
+    x, y = line(60)
+    new = np.array([[3.0, -100.0], [7.0, 50.0], [-1.0, 0.0]])
+    model = BayesianMLPRegressor(
+        (), noise=noise, num_chains=4, optimizer_steps=100, burn_in=200, steps=600, thinning=5,
+        batch_size=20 if noise == "learned" else 60, random_state=0,
+    ).fit(x, y)  # fmt: skip
+    mean, std = model.predict(new, return_std=True)
+    exact_mean, exact_std = by_quadrature(x, y, new, noise)
+    np.testing.assert_allclose((mean - exact_mean) / exact_std, 0, atol=0.1)
+    np.testing.assert_allclose(std, exact_std, rtol=0.15)
+
+
+def test_probabilities_of_a_logistic_regression() -> None:
+    """Against a sum over a grid: logit = a z + b, a and b ~ N(0, 2), z standardised.
+
+    Sixteen chains give a probability to about .01; the bound is .05.
+    """
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(25, 1)) * 10 + 30
+    y = np.where(generator.uniform(size=25) < 1 / (1 + np.exp(-(x[:, 0] - 30) / 8)), "yes", "no")
+    model = BayesianMLPClassifier(
+        (), num_chains=16, optimizer_steps=50, burn_in=100, steps=500, thinning=4, random_state=0
+    ).fit(x, y)
+    new = np.array([[10.0], [30.0], [45.0]])
+    z, at = (x - x.mean()) / x.std(), (new - x.mean()) / x.std()
+    a, b = np.meshgrid(*[np.linspace(-6, 6, 200)] * 2)
+    sign = np.where(y == "yes", 1, -1)
+    logs = -(a**2 + b**2) / 4
+    for z_i, s in zip(z[:, 0], sign, strict=True):
+        logs -= np.logaddexp(0, -s * (a * z_i + b))
+    mass = np.exp(logs - logs.max())
+    exact = [float((mass / (1 + np.exp(-(a * t + b)))).sum() / mass.sum()) for t in at[:, 0]]
+    assert model.classes_.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(model.predict_proba(new)[:, 1], exact, atol=0.05)
+    assert model.predict(new).tolist() == ["no", "yes" if exact[1] > 0.5 else "no", "yes"]
+
+
+def test_noise_that_depends_on_the_input_widens_the_bands_where_it_is_large() -> None:
+    """sigma(x) = exp(-2 + x): a factor of 20 between the ends, of which 8 to 50 is found."""
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-1.5, 1.5, size=(300, 1))
+    y = x[:, 0] + np.exp(-2 + x[:, 0]) * generator.normal(size=300)
+    model = BayesianMLPRegressor(
+        (), noise="input", output_scale=1.0, num_chains=2, optimizer_steps=150, burn_in=200,
+        steps=300, thinning=5, random_state=0,
+    ).fit(x, y)  # fmt: skip
+    _, std = model.predict([[-1.5], [1.5]], return_std=True)
+    assert 8 < std[1] / std[0] < 50
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"burn_in": 15},
+            "need 0 <= optimizer_steps <= burn_in <= steps - thinning, got 5, 15 and",
+        ),
+        (
+            {"noise": "residuals"},
+            "noise must be a number or one of learned, input, got 'residuals'",
+        ),
+        ({"hidden": (0,)}, "layers need at least one unit"),
+        ({"hidden": 8}, r"hidden must be a sequence such as \(50,\), got 8"),
+        ({"steps": 16.5}, "steps must be a whole number, got 16.5"),
+    ],
+)
+def test_wrong_parameters_are_refused_by_fit(wrong: dict[str, Any], message: str) -> None:
+    x, y = line(20)
+    estimator = BayesianMLPRegressor(**SHORT, optimizer_steps=5, burn_in=10, steps=16)
+    with pytest.raises((ValueError, TypeError), match=message):
+        estimator.set_params(**wrong).fit(x, y)
