@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,6 +137,25 @@ def test_the_loops_make_the_same_bits() -> None:
         torchs.normal_(out[1])
         torch.testing.assert_close(*out, rtol=0, atol=2e-6)
     assert loops.count == torchs.count == draw + 2
+
+
+def test_the_loops_count_beyond_2_32_blocks() -> None:
+    """Two blocks, the second of which carries into the counter's second word."""
+    pytest.importorskip("numba", reason="numba is in the extra fast")
+    from lightning_sgmcmc.kernels.philox import _normals_loop, _words_loop
+
+    first, draw, torchs = 2**32 - 1, 2**32 + 7, source("torch")
+    key = place(3, 0)
+
+    def made(loop: Any, dtype: Any, purpose: int) -> torch.Tensor:
+        out = np.empty(8, dtype)
+        loop(out, *np.array([first, purpose << 24, draw % 2**32, draw >> 32, *key], np.uint64))
+        return torch.from_numpy(out)
+
+    words = made(_words_loop, np.int32, MATCHED).long() % 2**32
+    assert torch.equal(words, torchs.words(MATCHED, draw, first, 2).flatten())
+    exact = torchs._normals(draw, first, 2, torch.float64)[0].float()
+    torch.testing.assert_close(made(_normals_loop, np.float32, NORMAL), exact, rtol=0, atol=2e-6)
 
 
 def test_float64_and_float32_agree() -> None:

@@ -1,7 +1,11 @@
-"""A faster step is the formula's, and is taken only while nothing it stands for is overridden."""
+"""A faster step is the formula's, and is taken only while nothing it stands for is overridden.
+
+`test_interpreted.py` runs a part of this file with TRITON_INTERPRET=1, with the kernels for a GPU.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -68,7 +72,10 @@ combinations = pytest.mark.parametrize(
     ("kind", "arguments", "metric"), [c[1:] for c in COMBINATIONS], ids=[c[0] for c in COMBINATIONS]
 )
 PRIOR = GaussianPrior(0.5, 0.3)
-BACKENDS = ["torch", "numba"]
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+BACKENDS = ["triton"] if INTERPRETED else ["torch", "numba"]
+# Steps before what is tested; the interpreter takes .1 s for one.
+STEPS = 2 if INTERPRETED else 6
 
 
 @pytest.fixture(params=BACKENDS)
@@ -76,6 +83,9 @@ def dtype(request: Any, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
     """Float64, which no compiled loop serves, and float32 with them."""
     if request.param == "torch":
         return torch.float64
+    if request.param == "triton":
+        monkeypatch.setattr(kernels, "chosen", lambda *_: "triton")
+        return torch.float32
     pytest.importorskip("numba", reason="numba is in the extra fast")
     monkeypatch.delenv(kernels.VARIABLE, raising=False)
     return torch.float32
@@ -86,13 +96,15 @@ def chain(
     arguments: dict[str, Any],
     metric: Callable[[], Any] | None,
     dtype: torch.dtype,
-    count: int = 6,
+    count: int = STEPS,
     **more: Any,
 ) -> tuple[Problem, Sampler]:
     """Return a chain that has taken some steps."""
     torch.manual_seed(0)
     problem = Problem(dtype)
     settings = {"num_data": N, "prior": PRIOR, "seed": 4} | arguments | more
+    if INTERPRETED:
+        settings["noise"] = "philox"
     if metric is not None:
         settings["preconditioner"] = metric()
     sampler = kind(problem.params, **settings)
@@ -130,27 +142,29 @@ def test_it_is_the_formula(
 
 
 def test_which_implementation_runs(dtype: torch.dtype) -> None:
-    """The default chains have a compiled step in float32, and none in float64."""
-    compiled = dtype == torch.float32
+    """In float64, in float32 with compiled loops, and with the kernels for a GPU."""
+    one_pass = "torch, one pass"
     expected = {
-        "SGLD+Identity": "numba" if compiled else "torch",
-        "SGLD+RMSProp": "numba" if compiled else "torch, one pass",
-        "SGLD+QuasiDiagonalFisher": "numba" if compiled else "torch, one pass",
-        "SGLD+AveragedLBFGS": "numba" if compiled else "torch, one pass",
-        "SGLD, moment-matched+Identity": "numba" if compiled else "torch, one pass",
-        "SGHMC+Identity": "numba" if compiled else "torch",
-        "SGHMC+RMSProp, floor": "numba" if compiled else "torch",
-        "SGHMC+DiagonalFisher": "numba" if compiled else "torch",
-        "SGHMC+AveragedLBFGS": "torch",
-        "PSGLD": "numba" if compiled else "torch, one pass",
-        "HASGLD": "numba" if compiled else "torch, one pass",
-        "NaturalLangevin": "numba" if compiled else "torch, one pass",
-        "SGNHT": "torch",
-        "SGFS": "torch",
+        "SGLD+Identity": ("torch", "numba", "triton"),
+        "SGLD+RMSProp": (one_pass, "numba", "triton"),
+        "SGLD+QuasiDiagonalFisher": (one_pass, "numba", one_pass),
+        "SGLD+AveragedLBFGS": (one_pass, "numba", one_pass),
+        "SGLD, moment-matched+Identity": (one_pass, "numba", "triton"),
+        "SGHMC+Identity": ("torch", "numba", "triton"),
+        "SGHMC+RMSProp, floor": ("torch", "numba", "triton"),
+        "SGHMC+DiagonalFisher": ("torch", "numba", "torch"),
+        "SGHMC+AveragedLBFGS": ("torch", "torch", "torch"),
+        "PSGLD": (one_pass, "numba", "triton"),
+        "HASGLD": (one_pass, "numba", one_pass),
+        "NaturalLangevin": (one_pass, "numba", one_pass),
+        "SGNHT": ("torch", "torch", "triton"),
+        "SGFS": ("torch", "torch", "torch"),
     }
+    column = 2 if INTERPRETED else int(dtype == torch.float32)
     for name, kind, arguments, metric in COMBINATIONS:
         if name in expected:
-            assert chain(kind, arguments, metric, dtype)[1].implementation == expected[name], name
+            used = chain(kind, arguments, metric, dtype)[1].implementation
+            assert used == expected[name][column], name
 
 
 # Overrides

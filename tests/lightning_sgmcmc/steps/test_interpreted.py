@@ -42,6 +42,13 @@ def test_the_steps_are_the_formula_s() -> None:
     interpret("test_triton_loops.py")
 
 
+def test_an_override_acts_in_place_of_a_kernel() -> None:
+    overrides = "test_an_override_acts and (SGHMC+Identity or SGNHT)"
+    stood_for = "test_what_is_not_called and (SGLD+RMSProp or SGHMC+Identity or SGNHT)"
+    chosen = f"test_which or ({overrides}) or ({stood_for} and not floor)"
+    interpret("test_implementations.py", "-k", chosen)
+
+
 COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget

@@ -5,10 +5,12 @@ Without a GPU `test_interpreted.py` runs this file with TRITON_INTERPRET=1.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ from lightning_sgmcmc import (
     steps,
 )
 from lightning_sgmcmc.noise import NoiseStream
+from lightning_sgmcmc.noise.philox import MATCHED, NORMAL, Philox
 from lightning_sgmcmc.samplers.base import Stacked
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -68,6 +71,7 @@ def chain(
     prior: Any = PRIOR,
     masked: bool = False,
     shapes: list[tuple[int, ...]] = SHAPES,
+    temperature: float = 0.7,
 ) -> tuple[Tensor, list[str], Sampler]:
     """Take four steps, C frozen from the third on; return weights, implementations, sampler."""
     monkeypatch.setattr(kernels, "chosen", lambda *_: backend)
@@ -81,6 +85,7 @@ def chain(
         Stacked(params) if lead else params,
         1e-2,
         preconditioner=METRICS[metric](),
+        temperature=temperature,
         **common,
         **more,
     )
@@ -95,6 +100,14 @@ def chain(
         built.step()
         used.append(built.implementation)
     return torch.cat([p.detach().flatten() for p in params]).cpu(), used, built
+
+
+def noise(tensors: list[Tensor], keys: Tensor, matched: bool = False) -> list[Tensor]:
+    """Add the noise of draw 7 to tensors, in place, by a step without a gradient."""
+    triton_steps = pytest.importorskip("lightning_sgmcmc.kernels.triton_steps")
+    zeros = [torch.zeros_like(t) for t in tensors]
+    triton_steps.langevin_(tensors, zeros, None, (keys, 7), matched, 0.0, 1.0, (0.0, 0.0))
+    return tensors
 
 
 @pytest.mark.parametrize(("sampler", "metric", "chains"), CASES)
@@ -162,13 +175,58 @@ def test_the_noise_is_torch_s(increments: Any, monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(*found, rtol=0, atol=tolerance)
 
 
-def test_tensors_that_are_not_contiguous_take_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sampler", ["SGLD", "SGHMC", "SGNHT"])
+def test_a_step_without_noise_takes_the_formula(
+    sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, used, _ = chain(monkeypatch, "triton", sampler, "Identity", None, temperature=0.0)
+    assert "triton" not in used
+
+
+def test_noise_far_along_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of weights 2^40, 2^40 + 1, ..., beyond 2^32 blocks of either kind."""
+    triton_tables = pytest.importorskip("lightning_sgmcmc.kernels.triton_tables")
+    pieces, far = triton_tables._pieces, 2**40
+    shift = torch.tensor([0, far, far, 0], device=DEVICE)
+    monkeypatch.setattr(triton_tables, "_pieces", lambda *args: pieces(*args) + shift)
+    source = Philox([np.random.SeedSequence(3)], 16, DEVICE, "torch")
+    words = source.words(NORMAL, 7, far // 4, 4)[0].cpu()
+    radius = (-2 * ((words[:, 0::2] + 0.5) / 2**32).log()).sqrt()
+    angle = words[:, 1::2] * (math.pi / 2**31)
+    normals = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1).flatten()
+    matched = source.words(MATCHED, 7, far // 16, 1).flatten().cpu()
+    odd = torch.stack([(matched >> bits).to(torch.int8) | 1 for bits in (0, 8, 16, 24)], dim=-1)
+    increments = odd.flatten() * math.sqrt(3 / (128**2 - 1))
+    for exact, kind in ((normals, False), (increments, True)):
+        found = noise([torch.zeros(16, device=DEVICE)], source.keys, kind)[0].cpu()
+        torch.testing.assert_close(found, exact.float(), rtol=0, atol=2e-6)
+
+
+def test_nothing_is_written_beside_a_tensor() -> None:
+    triton_noise = pytest.importorskip("lightning_sgmcmc.kernels.triton_noise")
+    keys = torch.tensor([5], device=DEVICE)
+    memory = torch.full((40,), 9.0, device=DEVICE)
+    noise([memory[4:7], memory[12:23]], keys)
+    triton_noise.fill(memory[28:36].view(1, 8), keys, 0, False)
+    changed = (memory != 9).nonzero().flatten().tolist()
+    assert changed == [*range(4, 7), *range(12, 23), *range(28, 36)]
+
+
+@pytest.mark.parametrize("which", ["weights", "gradient"])
+def test_tensors_that_are_not_contiguous_take_the_formula(
+    which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels, "chosen", lambda *_: "triton")
-    theta = nn.Parameter(torch.zeros(3, 4, device=DEVICE).T)
-    sampler = SGLD([theta], 1e-2, num_data=10, noise="philox")
-    theta.grad = torch.ones_like(theta)
-    sampler.step()
-    assert sampler.implementation == steps.FORMULA
+    across = torch.arange(12.0, device=DEVICE).reshape(3, 4).T
+    along = across.contiguous()
+    metric = RMSProp(start_at_gradient=True)
+    theta = nn.Parameter(across.clone() if which == "weights" else along.clone())
+    sampler = SGLD([theta], 1e-2, num_data=10**12, noise="philox", preconditioner=metric)
+    for _ in range(2):
+        theta.grad = along if which == "weights" else across
+        sampler.step()
+    assert sampler.implementation == "torch, one pass"
+    torch.testing.assert_close(metric.square_avg[0], across**2)
 
 
 def test_a_tensor_that_moves_in_memory_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
