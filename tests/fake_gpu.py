@@ -9,6 +9,7 @@ its generators, is not seen.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from lightning_sgmcmc import kernels
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -187,6 +190,7 @@ _Generator = torch.Generator
 def fake_gpu() -> Iterator[None]:
     """Let ``cuda`` be a device for a while."""
     with (
+        mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver
         mock.patch.object(torch, "Generator", _generator),
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
         mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),

@@ -148,12 +148,8 @@ SNIPPETS = {
         "x = torch.randn(5, 4)", {'"runs/uci_regression/..."': 'run_of("uci_regression")'}
     ),
     ("docs/uci.md", "BayesianMLPRegressor"): Snippet(
-        "X, y = torch.randn(40, 3).numpy(), torch.randn(40).numpy()\n"
-        "X_new, labels = X[:5], y > 0",
-        {
-            "random_state=0": "random_state=0, optimizer_steps=10, burn_in=20, steps=30, "
-            "thinning=5"
-        },
+        "X, y = torch.randn(40, 3).numpy(), torch.randn(40).numpy()\nX_new, labels = X[:5], y > 0",
+        {"random_state=0": "random_state=0, optimizer_steps=10, burn_in=20, steps=30, thinning=5"},
         after="assert ((lower < mean) & (mean < upper)).all() and (std > 0).all()",
     ),
     ("docs/class-data.md", "'mine.csv'"): Snippet(
