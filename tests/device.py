@@ -51,6 +51,7 @@ ON_THE_CPU = {
     "tasks/": "recorded results, data and pages",
     "test_": "pages, packages and the command line",
     "tasks/test_collapsed_head.py": _OWN,
+    "tasks/test_input_noise.py": _OWN,
     "test_examples.py": _OWN,
     "lightning_sgmcmc/preconditioners/test_fisher.py": _OWN,
     "lightning_sgmcmc/preconditioners/test_rmsprop.py": _OWN,
