@@ -118,6 +118,11 @@ SNIPPETS = {
         "x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])",
         after="assert (of_weights > -1e-6).all()",
     ),
+    ("docs/prediction.md", "Conformal("): Snippet(
+        "posterior = load_posterior(run_of('uci_regression'))\n"
+        "x, x_calibration, y_calibration = (torch.randn(30, n) for n in (4, 4, 1))",
+        after="assert (upper > lower).all()",
+    ),
     ("docs/prediction.md", "save_mean_network"): Snippet(
         "import safetensors.torch\n"
         "from tasks.nets.mlp import MLP\n"

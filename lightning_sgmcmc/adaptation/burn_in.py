@@ -54,8 +54,10 @@ class Adaptation:
             # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
             # chain's first steps, the curvature both ways: a low one may not last.
             self._settle(largest=_GROWTH * chain.sampler.lr if taken else math.inf)
-            # A start far above the typical potential turns it into velocity.
-            chain.sampler.refresh()
+            if chain.sampler.preconditioner.frozen:
+                # A start far above the typical potential turns it into velocity. Under a C that
+                # still adapts a velocity drawn anew may be far too large a little later.
+                chain.sampler.refresh()
 
     def _end(self) -> None:
         chain, sampler = self.chain, self.chain.sampler

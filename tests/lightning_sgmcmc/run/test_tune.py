@@ -36,7 +36,7 @@ parameters:
   model.thinning: {value: 8}
 command: ["${env}", "${interpreter}", -m, sgmcmc, train, --task, toy, --model.sampler=SGHMC,
   --model.sampler.momentum=0.8, --model.sampler.lr=auto, --data.sampling=full,
-  --trainer.max_steps=800, --trainer.log_every_n_steps=500,
+  --seed_everything=2, --trainer.max_steps=800, --trainer.log_every_n_steps=500,
   --checkpoint_every=100, --wandb_project=null, "${args}"]
 """
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc import HMC, PSGLD, SGHMC, SGLD, RMSProp
+from lightning_sgmcmc.samplers import hmc
+from lightning_sgmcmc.samplers.energy import potential
 from tests.harness import SCALES, Case, assert_close, assert_normal, baoab, check_law, invariant
 from tests.posteriors import LinearRegression
 
@@ -71,8 +75,9 @@ class NoMetropolis(HMC):
 class WrongSign(HMC):
     """Accepts with probability exp(+dH), by turning the potential's sign in the energy error."""
 
-    def _potential(self, loss: Tensor) -> Tensor:
-        return -super()._potential(loss)
+    def _propose(self, closure: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+        with mock.patch.object(hmc, "potential", lambda *given: -potential(*given)):
+            return super()._propose(closure)
 
 
 class ColdVelocities(HMC):

@@ -32,7 +32,7 @@ from lightning_sgmcmc import (
     SpikeAndSlabPrior,
 )
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.samplers import base, sgnht, watch
+from lightning_sgmcmc.samplers import base, free_weights, watch
 from lightning_sgmcmc.samplers.base import Stacked
 from tests.lightning_sgmcmc.problem import Problem
 from tests.lightning_sgmcmc.reads import Reads
@@ -86,7 +86,7 @@ class FakeStream(NoiseStream):
 @pytest.fixture
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors that say they lie on a GPU, and hold nothing."""
-    for module in (base, sgnht):
+    for module in (base, free_weights):
         monkeypatch.setattr(module, "NoiseStream", FakeStream)
     with FakeTensorMode():
         yield
