@@ -121,7 +121,9 @@ SNIPPETS = {
     ("docs/prediction.md", "Conformal("): Snippet(
         "posterior = load_posterior(run_of('uci_regression'))\n"
         "x, x_calibration, y_calibration = (torch.randn(30, n) for n in (4, 4, 1))",
-        after="assert (upper > lower).all()",
+        after="assert (upper > lower).all()\n"
+        "posterior = load_posterior(run_of('class_table'))\n"
+        "x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])",
     ),
     ("docs/prediction.md", "save_mean_network"): Snippet(
         "import safetensors.torch\n"
