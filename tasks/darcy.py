@@ -63,8 +63,9 @@ class FieldSurrogate(RegressionTask):
         truth = y.double()
         error = relative_l2_error(prediction.mean, truth)
         std, name = prediction.std * self.active, "predicted deviation"
-        if "calibration" in kept.held_out:
-            targets = kept.held_out["calibration"].examples[1]
+        calibration = kept.held_out.get("calibration")
+        if calibration is not None and calibration.size > 2:  # the fewest for a band of 68 %
+            targets = calibration.examples[1]
             bands = Conformal(kept.ensemble("calibration"), targets)
             std, name = std * bands.factor(0.683), "half of a 68 % conformal band"
         order = error.argsort()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -68,9 +69,9 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         """Return the prior's variances by the names of weights, of which the rest has 1."""
         return {}
 
+    @abstractmethod
     def _task(self, net: MLP, chain: dict[str, Any]) -> SGMCMCModule:
         """Return the task of a network."""
-        raise NotImplementedError
 
     def _made(self, inputs: int, outputs: int, seed: int) -> Any:
         """Return the task with its network, of weights of the seed."""
