@@ -270,7 +270,7 @@ def test_torchrun_starts_a_run_again_that_lost_a_process_and_not_one_that_was_st
     killed.wait_for_step()
     os.kill(killed.workers()[0], signal.SIGKILL)
     killed.go()
-    assert killed.ended() == [0, 0]
+    assert killed.ended() == [0, 0], "\n".join(killed.said())
     check_equal(tmp_path / "run", on_one_machine("ddp"), 1)
     assert saved(tmp_path / "run") == ["last.ckpt", "previous.ckpt"]
 
