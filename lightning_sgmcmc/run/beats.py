@@ -104,3 +104,13 @@ class Beats:
 def under_torchrun() -> bool:
     """Return whether torchrun has started this process, which starts failed ones again."""
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def restarts_meet_old_addresses() -> bool:
+    """Return whether torchrun may start this run again and keeps the addresses of its processes.
+
+    All starts then share one store. A process that comes first reads the other's old address there
+    and fails (https://github.com/pytorch/pytorch/issues/135712).
+    """
+    again = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    return again and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -12,8 +12,9 @@ from subprocess import Popen
 
 import lightning as L
 from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_sgmcmc.run.beats import Beats, under_torchrun
+from lightning_sgmcmc.run.beats import Beats, restarts_meet_old_addresses, under_torchrun
 from lightning_sgmcmc.run.folder import started_by_first
 
 #: Seconds between looks at the others, for which one may stand still, and in which all end that
@@ -21,6 +22,10 @@ from lightning_sgmcmc.run.folder import started_by_first
 _EVERY, _STILL, _TOGETHER = 0.5, 15.0, 2.0
 #: Seconds without a sign of life from another process, and after an error in talking with it.
 _SILENT, _SILENT_AFTER_ERROR = 20.0, 5.0
+_OLD_ADDRESSES = (
+    "a run that torchrun starts again may not find its processes, because torchrun keeps the "
+    "addresses of the lost ones: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun"
+)
 #: Processes a core, above which a machine has more to switch than to compute.
 _A_CORE = 4
 
@@ -70,6 +75,8 @@ class Ranks:
         environment = getattr(trainer.strategy, "cluster_environment", None)
         others = getattr(environment, "creates_processes_externally", False)
         if others and self._parent is None:
+            if restarts_meet_old_addresses():
+                rank_zero_info(f"Note: {_OLD_ADDRESSES}")
             self._beats = Beats(trainer.global_rank, trainer.world_size)
         threading.Thread(target=self._watch, daemon=True, name="ranks").start()
 

@@ -81,6 +81,7 @@ class Job:
             self.started.append(forked.start(self.folder, arguments, own, log))
 
     def by_torchrun(self, options: list[str], arguments: list[str]) -> None:
+        own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         command = [sys.executable, "-m", "torch.distributed.run", *options, "train.py", *arguments]
         for log in self._logs:
             with log.open("w") as file:
@@ -88,7 +89,7 @@ class Job:
                     subprocess.Popen(
                         command,
                         cwd=self.folder,
-                        env=_environment(),
+                        env=_environment() | own,
                         stdout=subprocess.DEVNULL,
                         stderr=file,
                     )
@@ -264,6 +265,7 @@ def test_torchrun_starts_a_run_again_that_lost_a_process_and_not_one_that_was_st
     said = "\n".join(stopped.said())
     assert f"stopped by SIGTERM after step {WAIT_AT}, which is saved" in said
     assert said.count("Note: there is no run in run yet: it begins") == 1  # no second start
+    assert said.count("Note: ") == 1
     # Once more, from the checkpoint of the stop; now a process is killed.
     (tmp_path / "train.py").write_text(SCRIPT.replace(f"== {WAIT_AT}", "== 33"))
     killed = start("torchrun", "ddp", restarts=2)
@@ -391,6 +393,18 @@ def test_a_store_that_stands_still_is_seen_by_all_and_not_after_the_first_is_don
     assert looks(other) is None
     store.still = False
     other.end(True)
+
+
+def test_a_store_that_outlives_the_processes_is_named_where_they_may_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {}
+    for restarts in ("0", "2"):
+        for shared_store in ("True", "False"):
+            monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+            monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared_store)
+            found[restarts, shared_store] = beats.restarts_meet_old_addresses()
+    assert [case for case, named in found.items() if named] == [("2", "True")]
 
 
 def test_machines_that_do_not_share_the_folder_are_refused(
