@@ -78,9 +78,11 @@ class KeepDraws(L.Callback):
             samples = [*folder.glob("samples/chain*"), *folder.glob("samples/chain*/traces")]
             clear_temporary(folder, folder / "checkpoints", *samples)
         self._kept = None
-        self._target = fingerprint.of_target(task_of(pl_module).chain)
+        chain = task_of(pl_module).chain
+        self._target = fingerprint.of_target(chain)
         if self._restored:
-            fingerprint.refuse_other(self._restored["target"], self._target)
+            unstated = fingerprint.defaults(chain)
+            fingerprint.refuse_other(self._restored["target"], self._target, unstated)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Open the folder, refusing one that holds other draws, and restore what is to be.

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Subset, TensorDataset
 
 from lightning_sgmcmc.chain import BatchStream, Chain, OnDisk, checks
-from lightning_sgmcmc.common.arguments import arguments_of
+from lightning_sgmcmc.common.arguments import arguments_of, default_arguments
 from lightning_sgmcmc.posterior.held_out import HeldOut
-from lightning_sgmcmc.samplers import ChainsInTurn
+from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 
 #: By name, each as text.
 Fingerprint = dict[str, str]
@@ -36,8 +36,8 @@ def of_target(chain: Chain) -> Fingerprint:
     Called when the sampler is built and before its state is restored, since a metric, a prior and
     a step size that adapt change what they were built with.
     """
-    task, sampler, draws = chain.task, chain.sampler, chain.draws
-    own = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
+    task, draws = chain.task, chain.draws
+    own = _one_sampler(chain)
     lr = own.param_groups[0].get("initial_lr", own.lr)
     found: dict[str, Any] = {
         "task": f"{type(task).__module__}.{type(task).__qualname__}",
@@ -59,6 +59,16 @@ def of_target(chain: Chain) -> Fingerprint:
         "number of chains": chain.processes.all_chains(chain.num_chains),
     }
     return {name: str(value) for name, value in found.items()}
+
+
+def defaults(chain: Chain) -> Fingerprint:
+    """Return the defaults of the options that :func:`of_target` has of the task and the sampler."""
+    kinds = {"task": type(chain.task), "sampler": type(_one_sampler(chain))}
+    return {
+        f"{part}.{name}": str(value)
+        for part, kind in kinds.items()
+        for name, value in default_arguments(kind).items()
+    }
 
 
 def of_data(chain: Chain, loader: Any, held_out: Mapping[str, HeldOut]) -> Fingerprint:
@@ -84,18 +94,32 @@ def of_data(chain: Chain, loader: Any, held_out: Mapping[str, HeldOut]) -> Finge
     return found | sets
 
 
-def refuse_other(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+def refuse_other(
+    old: Mapping[str, str], new: Mapping[str, str], unstated: Mapping[str, str] | None = None
+) -> None:
     """Refuse to continue draws of one target as draws of another.
+
+    Args:
+        old: Of the draws so far.
+        new: Of those to come.
+        unstated: Values of what the older one may lack, because the version of the package that
+            wrote it did not have that option yet.
 
     Raises:
         ValueError: If something differs; the first that does is named.
     """
+    before = dict(unstated or {}) | dict(old)
     for name in dict.fromkeys([*old, *new]):
-        if old.get(name) != new.get(name):
+        if before.get(name) != new.get(name):
             raise ValueError(
-                f"the run cannot be continued with another {name}: {_short(old.get(name))} so "
+                f"the run cannot be continued with another {name}: {_short(before.get(name))} so "
                 f"far, {_short(new.get(name))} now; give what it had, or start a run of its own"
             )
+
+
+def _one_sampler(chain: Chain) -> Sampler:
+    sampler = chain.sampler
+    return sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
 
 
 def _short(text: str | None) -> str:

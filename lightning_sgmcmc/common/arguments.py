@@ -35,6 +35,16 @@ def argument_names(kind: type) -> list[str]:
     return [n for n in names if n not in _NOT_OPTIONS]
 
 
+def default_arguments(kind: type) -> dict[str, Any]:
+    """Return the defaults of a class's options, those of its own ``__init__`` before its bases'."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        init = vars(base).get("__init__")
+        parameters = inspect.signature(init).parameters if init is not None else {}
+        found |= {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+    return found
+
+
 def arguments_of(built: object) -> dict[str, Any]:
     """Return the options that an object was built with, as far as it keeps them by their names.
 

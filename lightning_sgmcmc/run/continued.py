@@ -59,6 +59,8 @@ def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
     found: list[Change] = json.loads(content["sgmcmc_changes"])
     old, new = named(before), named(settings)
     for name in sorted(old.keys() | new.keys(), key=lambda n: (not n.endswith("class_path"), n)):
+        if name not in old and not any(name.startswith(f"{known}.") for known in old):
+            continue  # an option of a later version, whose value the checkpoint's target judges
         values = old.get(name), new.get(name)
         if values[0] == values[1]:
             continue

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior
-from lightning_sgmcmc.callbacks import ChainCheckpoint
+from lightning_sgmcmc.callbacks import ChainCheckpoint, fingerprint
 from lightning_sgmcmc.callbacks.checkpoint_files import (
     WholeCheckpoints,
     newest,
     read_checkpoint,
     verify_checkpoint,
 )
+from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.files import DamagedFileError
 from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
@@ -207,6 +208,28 @@ def test_another_target_or_other_data_are_refused(
     assert message in str(error.value)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert after == before
+
+
+def test_an_option_that_an_earlier_version_lacked_counts_as_its_default(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = fingerprint.of_target
+
+    def earlier(chain: Chain) -> dict[str, str]:
+        found = later(chain)
+        del found["sampler.increments"], found["task.draw_dtype"]
+        return found
+
+    with monkeypatch.context() as context:
+        context.setattr(fingerprint, "of_target", earlier)
+        fit(tmp_path, 13)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    with pytest.raises(
+        ValueError, match="increments: gaussian so far, moment-"
+    ):
+        fit(tmp_path, 22, last, module(sampler=psgld(increments="moment-matched")))
+    fit(tmp_path, 22, last)
+    assert equal(tmp_path, whole)
 
 
 @pytest.mark.parametrize("changed", ["sampled", "split"])
