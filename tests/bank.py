@@ -445,7 +445,7 @@ def _bank() -> list[Trial]:
         "linear, SGFS": (linear, Recipe(SGFS, lr=0.04, batch=40, thinning=30)),
         "linear, SGLD, little noise": (linear, Recipe(SGLD, batch=100, fraction=0.02, thinning=40)),
         "logistic, SGLD": (logistic, Recipe(SGLD, fraction=0.05)),
-        "logistic, PSGLD": (logistic, Recipe(PSGLD, fraction=0.05, thinning=30)),
+        "logistic, PSGLD": (logistic, Recipe(PSGLD, fraction=0.05, thinning=120)),
         "logistic, SGHMC": (logistic, Recipe(SGHMC)),
         "logistic, SGNHT": (logistic, Recipe(SGNHT)),
         "logistic, HMC": (logistic, hmc(20)),
@@ -459,7 +459,7 @@ def _bank() -> list[Trial]:
         "network, SGHMC": (network, Recipe(SGHMC, thinning=30, burn_in=2000)),
         "network, MCLMC": (network, Recipe(MCLMC, thinning=30, burn_in=2000)),
         "network, HMC": (network, hmc(60)),
-        "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=40)),
+        "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=100)),
         # Steps that are too large.
         "linear, SGLD, large step": (linear, Recipe(SGLD, fraction=0.7)),
         "linear, PSGLD, large step": (linear, Recipe(PSGLD, fraction=0.7)),

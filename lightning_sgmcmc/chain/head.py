@@ -18,6 +18,7 @@ from lightning_sgmcmc.target.linear_head import (
     Targets,
     collapsed_nll,
     conditional_mean,
+    conditional_variance,
     draw_head,
     reduced,
 )
@@ -130,6 +131,21 @@ class CollapsedHead:
         mean = conditional_mean(features, log_sigma, targets, self._precision)
         result: Tensor = self._evaluate("head_features", batch)[0].double() @ mean
         return result
+
+    @torch.no_grad()
+    def variances(self, whole: Batch, batch: Batch, combinations: Tensor) -> Tensor:
+        """Return the variances of combinations of W phi(x) given the other weights, [q] or [K, q].
+
+        Args:
+            whole: The whole training set.
+            batch: B examples.
+            combinations: Factors of some of the D outputs of each example, [q, B, c], in the units
+                of ``task.head_targets``.
+        """
+        features, log_sigma = self._evaluate("head_features", whole)
+        phi = self._evaluate("head_features", batch)[0].double()
+        covectors = torch.einsum("...bp,qbc->...qpc", phi, combinations.to(phi))
+        return conditional_variance(features, log_sigma, self._precision, covectors)
 
     @torch.no_grad()
     def draw(

@@ -21,12 +21,15 @@ class PredictiveTemperature:
 
     Attributes:
         temperature: The temperature of the predictions, T in expectation under exp(-U/T).
-        deviation: The predictive deviation over the true one that it implies, sqrt(value / T).
+        deviation: The predictive deviation over the true one that it implies, sqrt(value / T) where
+            no part of the predictions is drawn exactly.
         deviation_error: Its standard error.
         mean_error: Root mean square error of the predictive mean in predictive deviations.
         mean_error_significance: P-value of that error: the probability of one as large by chance.
         degrees: Degrees of freedom of the standard errors.
         ess: Median number of independent draws of the predictions' coordinates.
+        exact_share: Share of the chain's predictive variance that is drawn exactly given the
+            weights that move.
     """
 
     temperature: Temperature
@@ -36,6 +39,7 @@ class PredictiveTemperature:
     mean_error_significance: float
     degrees: int
     ess: float
+    exact_share: float
 
     def significance(self, stated: float) -> float:
         """Return the p-value of the temperature's difference from the stated one."""
@@ -73,6 +77,7 @@ def predictive_temperature(
     spreads: ArrayLike,
     bends: ArrayLike | None = None,
     stated: float = 1.0,
+    exact: ArrayLike | None = None,
 ) -> PredictiveTemperature:
     """Return the temperature of predictions and the error of their mean.
 
@@ -88,6 +93,13 @@ def predictive_temperature(
     over the true one, and <v_j' grad U> / sqrt(T v_j' grad g_j) the error of the mean of g_j in
     true deviations. Elsewhere both are identities that a right chain fulfils whatever v_j is.
 
+    Where a part of the predictions is drawn exactly given the weights that the chain moves, f above
+    is their mean given those weights. The whole variance is V + S, V the mean of the exact part's
+    and S that of f. The true S is S / tau, tau = temperature / T, and at least T v_j' grad g_j,
+    which tells where a chain hardly moves. So the deviation is sqrt((V + S) / (V + true S)) times
+    the true one, as far as V does not depend on tau, and the error of the mean weighs as the root
+    of the share of the true S in V + true S.
+
     c_j is the mean over the other chains if there are four, over the other blocks of draws
     otherwise.
 
@@ -97,6 +109,8 @@ def predictive_temperature(
         spreads: v_j' grad g_j, [C, D, q].
         bends: div v_j, [C, D, q]; None where v_j is constant.
         stated: T.
+        exact: Variances of the exact part of the g_j at every draw, [C, D, q]; None where there is
+            none.
     """
     value, force = _traces(values, forces)
     spread = np.broadcast_to(np.asarray(spreads, dtype=np.float64), value.shape)
@@ -104,7 +118,7 @@ def predictive_temperature(
     chains, draws, _ = value.shape
     if draws < MIN_DRAWS:
         nan = float("nan")
-        return PredictiveTemperature(Temperature(nan, nan, 0), nan, nan, nan, 1.0, 0, nan)
+        return PredictiveTemperature(Temperature(nan, nan, 0), nan, nan, nan, 1.0, 0, nan, nan)
     g, x, y, w = (_blocks(trace) for trace in (value, force, spread, bend))
     means = g.mean(2)
     if chains >= _CHAINS:
@@ -117,20 +131,53 @@ def predictive_temperature(
     expected = (y + away * w).mean(2).sum(-1)
     ratio = work.sum() / expected.sum()
     measured = _temperature(ratio + (work - ratio * expected) / expected.mean())
-    deviation = float(np.sqrt(max(measured.value, 0.0) / stated))
     scale = np.sqrt(stated * np.maximum(y.mean((0, 1, 2)), np.finfo(float).tiny))
     error, chance = _mean_error((x - stated * w).mean(2) / scale)
+    drawn = float(as_traces(exact).mean((0, 1)).sum()) if exact is not None else 0.0
+    moved = float(value.var((0, 1)).sum())
+    tau = Temperature(measured.value / stated, measured.standard_error / stated, 1)
+    least = stated * float(y.mean((0, 1, 2)).sum())
+    deviation, deviation_error, share = _of_all(tau, moved, least, drawn)
     sizes = np.array([ess(chain[None]) for chain in value]).sum(0)
     known = sizes[np.isfinite(sizes)]
     return PredictiveTemperature(
         measured,
         deviation,
-        float(measured.standard_error / (2 * stated * max(deviation, 0.5))),
-        error,
+        deviation_error,
+        error * share**0.5,
         chance,
         work.size - 1,
         float(np.median(known)) if known.size else float("nan"),
+        drawn / (moved + drawn) if drawn else 0.0,
     )
+
+
+def _of_all(
+    tau: Temperature, moved: float, least: float, drawn: float
+) -> tuple[float, float, float]:
+    """Return the whole deviation over the true one, its standard error, and a share.
+
+    Args:
+        tau: The chain's variance of what its weights move over the true one.
+        moved: That variance, S.
+        least: What the true one is at least.
+        drawn: That of what is drawn exactly, V.
+
+    Returns:
+        Last the share of the true S in the true variance.
+    """
+    if not drawn:
+        root = max(tau.value, 0.0) ** 0.5
+        return root, tau.standard_error / (2 * max(root, 0.5)), 1.0
+
+    def true(ratio: float) -> float:
+        return drawn + max(moved / max(ratio, float(np.finfo(float).tiny)), least)
+
+    low, middle, high = (
+        float(np.sqrt((moved + drawn) / true(tau.value + sign * tau.standard_error)))
+        for sign in (-1, 0, 1)
+    )
+    return middle, (high - low) / 2, 1 - drawn / true(tau.value)
 
 
 def _traces(coordinates: ArrayLike, forces: ArrayLike) -> tuple[Array, Array]:

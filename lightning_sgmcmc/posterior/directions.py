@@ -13,6 +13,7 @@ from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.vectors import dot, flatten, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.posterior.held_out import PROBES, evaluating, probed, probed_outputs
+from lightning_sgmcmc.posterior.predict import cut
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch
 from lightning_sgmcmc.target.hessian import math_attention
@@ -27,7 +28,10 @@ _SOLVED = 1e-4
 _STEPS_A_GRADIENT = 8
 
 #: What is noted of each draw: see :meth:`FollowedDirections.record`.
-TRACES = ("coordinates", "forces", "values", "fixed_forces", "moving_forces", "spreads", "bends")
+TRACES = (
+    "coordinates", "forces", "values", "fixed_forces", "exact_variances",
+    "moving_forces", "spreads", "bends",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,9 @@ class FollowedDirections:
             ``coordinates`` a_i' theta and ``forces`` v_i' grad U, [K, m]; ``values`` u_j' f and
             ``fixed_forces`` v_j' grad U, [K, q]; of the first combinations ``moving_forces``
             v_j(theta)' grad U, ``spreads`` u_j' J v_j(theta) and ``bends``, an unbiased estimate
-            of the divergence of v_j(theta), tr(M grad^2 (u_j' f)) / N, [K, n].
+            of the divergence of v_j(theta), tr(M grad^2 (u_j' f)) / N, [K, n]. Where a head is
+            integrated out, f is its mean, and ``exact_variances`` are those of u_j' f given theta,
+            which the head's own draws bring, [K, q].
         """
         dims, params = chain.sampler.chain_dims, chain.sampler.params
         theta = _rows(params, dims)
@@ -96,6 +102,8 @@ class FollowedDirections:
             "values": values,
             "fixed_forces": _products(self.solutions, force),
         } | moving
+        if chain.head is not None:
+            found["exact_variances"] = self._variances(chain, probes)
         return {kind: value.double().cpu() for kind, value in found.items()}
 
     def _predictions(
@@ -111,7 +119,7 @@ class FollowedDirections:
         z = (2.0 * signs - 1).to(force).expand_as(force) * free
         pushed = self._metric(sampler.preconditioner, params, dims, z) * free / target.num_data
         values = force.new_zeros(len(force), len(self.combinations))
-        rows: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[4:]}
+        rows: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[-3:]}
         with math_attention(), _Predicting(chain, probes) as flat, torch.enable_grad():
             combined = flat @ self.combinations.to(flat).mT
             values = combined.detach()
@@ -130,6 +138,22 @@ class FollowedDirections:
                 rows["spreads"].append((v * a.detach()).sum(-1))
                 rows["bends"].append(_second(a, pushed, z, params, dims))
         return values, {k: torch.stack(r, -1) for k, r in rows.items() if r}
+
+    def _variances(self, chain: Chain, probes: Batch | None) -> Tensor:
+        """Return the variances of u_j' f that the head's own draws bring, [K, q]."""
+        assert chain.head is not None
+        whole = chain.minibatch(0)
+        columns = len(range(chain.head.outputs)[probed_outputs(chain.head.outputs)])
+        examples = -(-self.combinations.shape[1] // columns)
+        missing = examples * columns - self.combinations.shape[1]
+        factors = torch.nn.functional.pad(self.combinations, (0, missing))
+        with evaluating(chain.task):
+            found = chain.head.variances(
+                whole,
+                cut(whole if probes is None else probes, slice(0, examples)),
+                factors.reshape(len(factors), examples, columns),
+            )
+        return found if chain.sampler.chain_dims else found[None]
 
     def _metric(
         self, preconditioner: Preconditioner, params: Sequence[Tensor], dims: int, a: Tensor

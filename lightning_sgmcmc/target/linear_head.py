@@ -163,13 +163,35 @@ def draw_head(
     return head
 
 
+def conditional_variance(
+    features: Tensor, log_sigma: Tensor, precision: Tensor, covectors: Tensor
+) -> Tensor:
+    """Return Var(sum_d x_d' W_d | T, Phi, sigma) = sigma^2 sum_d x_d' A^-1 x_d, [..., q].
+
+    Args:
+        features: Phi, [..., N, p].
+        log_sigma: [...].
+        precision: lambda, [p].
+        covectors: x of q combinations of D outputs, [..., q, p, D].
+    """
+    log_sigma = log_sigma.double()
+    root = _factor(features.double(), log_sigma, precision)[..., None, :, :]
+    half = torch.linalg.solve_triangular(root, covectors.double(), upper=False)
+    return torch.exp(2 * log_sigma)[..., None] * half.square().sum((-2, -1))
+
+
+def _factor(phi: Tensor, log_sigma: Tensor, precision: Tensor) -> Tensor:
+    """Return the Cholesky factor of A, [..., p, p], NaN where there is none."""
+    ridge = torch.exp(2 * log_sigma)[..., None, None] * torch.diag(precision)
+    root, failed = torch.linalg.cholesky_ex(phi.mT @ phi + ridge)
+    return torch.where((failed == 0)[..., None, None], root, math.nan)
+
+
 def _conditional(
     phi: Tensor, log_sigma: Tensor, targets: Tensor, precision: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the Cholesky factor of A, [..., p, p], and the means m, [..., p, D]."""
-    ridge = torch.exp(2 * log_sigma)[..., None, None] * torch.diag(precision)
-    root, failed = torch.linalg.cholesky_ex(phi.mT @ phi + ridge)
-    root = torch.where((failed == 0)[..., None, None], root, math.nan)
+    root = _factor(phi, log_sigma, precision)
     half = torch.linalg.solve_triangular(root, phi.mT @ targets, upper=False)
     return root, torch.linalg.solve_triangular(root.mT, half, upper=True)
 

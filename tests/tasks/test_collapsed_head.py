@@ -113,6 +113,32 @@ def test_potential_is_that_of_y_without_the_head() -> None:
         assert float(potential[k]) == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_variance_of_predictions_given_the_other_weights_is_that_of_the_dense_gaussian() -> (
+    None
+):
+    """Of combinations of the first two outputs of five examples, for two chains."""
+    data = CurveData(outputs=3)
+    x = data.rows[0]
+    sampler = partial(SGLD, lr=1e-3, prior=PRIOR)
+    task = Scaled(net(3), sampler, noise="learned", initial_noise=0.3, num_chains=2,
+                  collapse_head=True)  # fmt: skip
+    chain = started(task, data)
+    factors = torch.randn(4, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    assert chain.head is not None
+    found = chain.head.variances(data.rows, tuple(t[:5] for t in data.rows), factors)
+    for k in range(2):
+        state = {name: value.double().numpy() for name, value in chain.state(k).items()}
+        hidden = x.double().numpy() @ state["net.layers.0.weight"].T + state["net.layers.0.bias"]
+        scale = 1 + np.abs(x.double().numpy())
+        phi = 2 * np.concatenate([np.tanh(hidden), np.ones((24, 1))], 1) / scale
+        prior = phi @ np.diag([0.5] * 4 + [2.0]) @ phi.T
+        noise = np.exp(2 * state["log_noise"]) * np.eye(24)
+        given = prior - prior @ np.linalg.solve(prior + noise, prior)
+        u = factors.numpy()
+        expected = np.einsum("qbc,bB,qBc->q", u, given[:5, :5], u)
+        np.testing.assert_allclose(found[k].numpy(), expected, rtol=1e-4)
+
+
 class Fixed(nn.Module):
     """Features without weights that matter, and a head."""
 

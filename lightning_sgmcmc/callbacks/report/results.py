@@ -199,6 +199,7 @@ def _function_space(chain: Chain, kept: KeptDraws, result: dict[str, Any]) -> di
             "mean_error_in_deviations": measured.mean_error,
             "mean_error_p_value": measured.mean_error_significance,
             "independent_draws": measured.ess,
+            "exact_share_of_variance": measured.exact_share,
             "linear_in_weights": linear,
         }
     return verdict
@@ -216,19 +217,21 @@ def _predictive(
     if not values.size or not spreads.size:
         return None, False
     stated = chain.sampler.temperature
+    exact = traces["exact_variances"]
+    drawn = exact if exact.shape[:2] == values.shape[:2] else None
     changes = spreads.std(1) / np.maximum(spreads.mean(1), np.finfo(float).tiny)
     if np.median(changes) < _LINEAR:
         variances = chain.processes.of_all_chains(
             followed.variances.double().cpu().numpy(), chain.device
         )
         fixed = traces["fixed_forces"]
-        return predictive_temperature(values, fixed, variances[:, None], stated=stated), True
+        spreads = variances[:, None]
+        return predictive_temperature(values, fixed, spreads, stated=stated, exact=drawn), True
     count = spreads.shape[2]
-    moving = traces["moving_forces"]
-    return (
-        predictive_temperature(values[..., :count], moving, spreads, traces["bends"], stated),
-        False,
-    )
+    moving, bends = traces["moving_forces"], traces["bends"]
+    drawn = drawn[..., :count] if drawn is not None else None
+    found = predictive_temperature(values[..., :count], moving, spreads, bends, stated, drawn)
+    return found, False
 
 
 def build(

@@ -224,9 +224,7 @@ def test_an_option_that_an_earlier_version_lacked_counts_as_its_default(
         context.setattr(fingerprint, "of_target", earlier)
         fit(tmp_path, 13)
     last = tmp_path / "checkpoints" / "last.ckpt"
-    with pytest.raises(
-        ValueError, match="increments: gaussian so far, moment-"
-    ):
+    with pytest.raises(ValueError, match="increments: gaussian so far, moment-"):
         fit(tmp_path, 22, last, module(sampler=psgld(increments="moment-matched")))
     fit(tmp_path, 22, last)
     assert equal(tmp_path, whole)

@@ -53,6 +53,37 @@ def test_the_temperature_of_predictions_is_their_variance_over_the_true_one() ->
     assert measured.mean_error < 0.02
 
 
+@pytest.mark.parametrize("hot", [0.25, 1.0, 2.0])
+def test_what_is_drawn_exactly_counts_in_the_deviation_and_in_the_error_of_the_mean(
+    hot: float,
+) -> None:
+    """Against draws of the sums themselves, whose exact part has three times the true variance."""
+    x, gradient = gaussian(np.full(4, hot), shift=0.3)
+    values, forces, spreads = predicted(x, gradient, np.linalg.inv(A))
+    exact = np.broadcast_to(3 * spreads, values.shape)
+    whole = values + np.random.default_rng(4).standard_normal(values.shape) * np.sqrt(3 * spreads)
+    measured = predictive_temperature(values, forces, spreads, exact=exact)
+    true = 4 * spreads
+    deviation = np.sqrt(whole.var((0, 1)).sum() / true.sum())
+    assert measured.deviation == pytest.approx(deviation, abs=0.01)
+    assert 0.0005 < measured.deviation_error < 0.005
+    alone = predictive_temperature(values, forces, spreads)
+    assert measured.temperature == alone.temperature
+    assert measured.mean_error == pytest.approx(alone.mean_error / 2, rel=0.02)
+    assert measured.exact_share == pytest.approx(3 / (3 + hot), rel=0.02)
+
+
+def test_a_chain_that_stands_still_lacks_the_part_that_it_should_move() -> None:
+    """Noise in the forces makes its temperature a chance value; the spreads tell what lacks."""
+    x, gradient = gaussian(np.full(4, 1e-12))
+    values, forces, spreads = predicted(x, gradient, np.linalg.inv(A))
+    forces = forces + np.random.default_rng(5).standard_normal(forces.shape)
+    exact = np.broadcast_to(3 * spreads, values.shape)
+    measured = predictive_temperature(values, forces, spreads, exact=exact)
+    assert measured.deviation == pytest.approx(0.75**0.5, rel=1e-6)
+    assert measured.significance(1.0) < 1e-6
+
+
 @pytest.mark.parametrize("stated", [0.3, 2.0])
 def test_any_vectors_give_the_stated_temperature(stated: float) -> None:
     x, gradient = gaussian(np.full(4, stated))

@@ -165,7 +165,7 @@ def predictive(value: float, error: float, mean: float = 0.0, chance: float = 1.
     deviation = float(np.sqrt(value))
     spread = error / (2 * max(deviation, 0.5))
     return PredictiveTemperature(
-        Temperature(value, error, 6), deviation, spread, mean, chance, 63, 500.0
+        Temperature(value, error, 6), deviation, spread, mean, chance, 63, 500.0, 0.0
     )
 
 
