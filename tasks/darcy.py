@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc.metrics import Conformal, relative_l2_error
+from lightning_sgmcmc.posterior.held_out import evaluating
+from tasks.data.flows import FlowData
+from tasks.price import Surrogate, clock_of, price, seconds
 from tasks.regression import RegressionTask
 
 if TYPE_CHECKING:
@@ -78,6 +81,37 @@ class FieldSurrogate(RegressionTask):
             field, *velocities = (t[i].cpu().numpy() for t in (x, truth, prediction.mean, std))
             found[f"{self.drawn}_{kind}"] = self.flow_figure(field, velocities, title, name)
         return found
+
+    @abstractmethod
+    def _data(self) -> FlowData[Any]:
+        """Return the run's data."""
+
+    @torch.no_grad()
+    def price(self, results: dict[str, Any]) -> dict[str, Any] | None:
+        """Return after how many fields a draw, and all of them, cost less than our solver.
+
+        The price of an ensemble is that of a network times the number of draws. On a CPU times are
+        the processor's, and training's that of the clock times the threads; beside a GPU the
+        clock's.
+        """
+        if not results["metrics"]:
+            return None
+        clock, batch = clock_of(self.chain.device), self.kept.held_out["test"].first
+        threads = torch.get_num_threads() if self.chain.device.type == "cpu" else 1
+
+        def predict() -> float:  # a number, which a GPU has ended for
+            return float(self.chain.evaluate("predictive", batch).sum())
+
+        with evaluating(self):
+            predict()
+            network = seconds(predict, clock) / (len(batch[0]) * self.chain.num_chains)
+        draws = results["num_draws"] * results["num_chains"]
+        surrogates = {
+            name: Surrogate(count * network, results["metrics"][kind]["relative_l2_mean_percent"])
+            for name, kind, count in (("one draw", "last", 1), (f"{draws} draws", "ensemble", draws))
+        }
+        found = price(self._data(), threads * results["wall_seconds"], surrogates, clock)
+        return {"clock": clock.__name__, "threads": threads} | found
 
     @abstractmethod
     def flow_figure(

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 import pde
 from lightning_sgmcmc import Sampler
-from tasks.darcy import Array, FieldSurrogate
+from tasks.darcy import Array
 from tasks.data.darcy_pressure import DarcyPressureData
 from tasks.figures import field_figure
 from tasks.nets.pressure import PressureNet
 from tasks.networks import fit_network, run_data
+from tasks.permeability import PermeabilitySurrogate, outside_rows
+from tasks.price import price_rows
 from tasks.regression import coverage_rows
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ PUBLISHED = {
 }
 
 
-class DarcyPressure(FieldSurrogate):
+class DarcyPressure(PermeabilitySurrogate):
     """Permeability [B, ny, nx] to pressures [B, ny nx], with noise in proportion to 1 / kappa.
 
     n(x) = c exp(-mean log kappa): the pressure of a given source is inversely proportional to a
@@ -88,13 +90,14 @@ class DarcyPressure(FieldSurrogate):
 
     def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
         """Return rows of the table that a run prints last."""
-        metrics = results["metrics"]
+        metrics, details = results["metrics"], results["task_details"]
         rows = self.error_rows(metrics, ("ensemble", "posterior_mean", "last", "burn_in"))
         if results["paper"]:
             best = min(PUBLISHED, key=lambda name: PUBLISHED[name])
             said = ", ".join(f"{name} {PUBLISHED[name]} %" for name in ("FNO", best))
             rows.append(("published, 1,000 fields", said))
-        return [*rows, *coverage_rows(metrics["ensemble"], results["task_details"])]
+        rows += coverage_rows(metrics["ensemble"], details)
+        return [*rows, *outside_rows(details), *price_rows(results["price"])]
 
     def flow_figure(
         self, field: Array, velocities: Sequence[Array], title: str, spread: str

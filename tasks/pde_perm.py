@@ -21,6 +21,8 @@ from tasks.data.pde_perm import PDEPermData
 from tasks.figures import SPEED
 from tasks.nets.flow import FlowNet
 from tasks.networks import fit_network, run_data
+from tasks.permeability import PermeabilitySurrogate, outside_rows
+from tasks.price import price_rows
 from tasks.regression import Batch, coverage_rows
 from tasks.surrogates import Regression, energy_errors, num_features, relative_errors
 
@@ -35,7 +37,7 @@ TABLE_2 = {
 }
 
 
-class PDEPerm(DarcySurrogate):
+class PDEPerm(PermeabilitySurrogate, DarcySurrogate):
     """Permeability [B, ny, nx] to velocities [B, edges], with noise proportional to the field.
 
     n(x) = c exp(mean log kappa): the flow of a given pressure is proportional to a factor of the
@@ -210,6 +212,8 @@ class PDEPerm(DarcySurrogate):
             *rows,
             ("cells' imbalance (truth's)", balance),
             *coverage_rows(ensemble, results["task_details"]),
+            *outside_rows(details),
+            *price_rows(results["price"]),
         ]
 
     def flow_figure(

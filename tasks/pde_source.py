@@ -15,6 +15,7 @@ from tasks.darcy import Array, DarcySurrogate, edges_with_flow
 from tasks.data.pde_source import PDESourceData
 from tasks.figures import flow_figure
 from tasks.networks import run_data
+from tasks.price import price_rows
 from tasks.regression import coverage_rows
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class PDESource(DarcySurrogate):
             self.paper_row(),
             ("exact linear least squares", f"{linear:.1e} %"),
             *coverage_rows(metrics["ensemble"], details),
+            *price_rows(results["price"]),
             ("noise scale", f"{noise}, from {details['noise_scale_from']}"),
         ]
 

@@ -78,6 +78,7 @@ class Finish(L.Callback):
             return
         folder = run_folder(trainer)
         _keep_fuller(folder, content["num_draws"])
+        content["price"] = task.price(content)
         for logger in trainer.loggers:
             logger.save()
         results.write(folder, content)

@@ -48,6 +48,16 @@ class Report:
         """Return the published numbers that this run stands beside, None if there are none."""
         return None
 
+    def price(self, results: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what the run cost beside another way to the same answers, None if there is none.
+
+        It is measured where the run has ended, by its first process.
+
+        Args:
+            results: All else of ``results.json``, in which it stands as ``price``.
+        """
+        return None
+
     def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
         """Return the rows, name and value, of the table that a run prints last."""
         ensemble = results["metrics"].get("ensemble", {})
@@ -111,6 +121,13 @@ class Task(Report, nn.Module):
                 "and predictive(batch) instead, or train on (x, y)"
             )
         return self.law(batch[0])
+
+    def remark(self, x: Any) -> str | None:
+        """Return what is to be said with a prediction for inputs x, None if nothing is.
+
+        That they are of another kind than the training data, for instance.
+        """
+        return None
 
     def progress(self) -> dict[str, float]:
         """Return the numbers, by name, that are shown of the last step while the chain runs."""

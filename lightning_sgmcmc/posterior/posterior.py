@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -137,11 +138,16 @@ class Posterior:
     def predict(self, x: Any, memory: int | str = MEMORY) -> PredictiveLaw:
         """Return the law of the targets of inputs x given the data.
 
+        A warning has the module's ``remark`` on these inputs, where it has one.
+
         Args:
             x: What the module's ``law`` takes, [B, ...].
             memory: Working memory in bytes, text such as ``"512 MiB"``, or ``"auto"``: see
                 :class:`~lightning_sgmcmc.posterior.predict.Plan`.
         """
+        said = self.module.remark(x)
+        if said is not None:
+            warnings.warn(said, stacklevel=2)
         return PredictiveLaw(self.module, self.loads, self.weights, x, memory)
 
     @torch.no_grad()

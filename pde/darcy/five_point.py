@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from scipy.fft import dstn
 
-from ..errors import PdeError, SingularError
+from ..errors import PdeError, SingularError, check_positive
 from ..grid import Array, finite
 from .rt0 import positive
 
-#: Where iterations end: what is left of the residual, in the preconditioner's norm.
+#: Where iterations end unless told: the error is round-off.
 TOLERANCE = 1e-14
 _LIMIT = 1000
 
@@ -31,18 +31,20 @@ class FivePointSolver:
     Args:
         nodes: Number of nodes in each direction, those of the boundary included, at least 3.
         source: f at the nodes, `[nodes, nodes]`, or the same everywhere.
+        tolerance: What is left of the residual, in the preconditioner's norm, where iterations end.
 
     Raises:
-        PdeError: Fewer nodes, or a source that is not finite or of another shape.
+        PdeError: Fewer nodes, a source that is not finite or of another shape, or a tolerance that
+            is not positive.
     """
 
-    def __init__(self, nodes: int, source: Any = 1.0) -> None:
+    def __init__(self, nodes: int, source: Any = 1.0, tolerance: float = TOLERANCE) -> None:
         if nodes < 3:
             raise PdeError(f"{nodes} nodes in each direction, expected at least 3")
         f = np.asarray(source, dtype=np.float64)
         if f.shape not in ((), (nodes, nodes)):
             raise PdeError(f"source of shape {f.shape}, expected a number or {(nodes, nodes)}")
-        self.nodes = nodes
+        self.nodes, self._tolerance = nodes, check_positive("tolerance", tolerance)
         inner = np.broadcast_to(finite("the source", f), (nodes, nodes))[1:-1, 1:-1]
         self._load = inner / (nodes - 1) ** 2
         k = np.arange(1, nodes - 1)
@@ -53,8 +55,9 @@ class FivePointSolver:
     def solve(self, coefficient: Any) -> Array:
         """Return u `[..., nodes, nodes]` of positive coefficients at the nodes.
 
-        A sample's bits do not depend on the others. The error is round-off: the residual ends at
-        1e-14 of the source's, in the norm that the Laplacian's inverse gives.
+        A sample's bits do not depend on the others. The residual ends at the tolerance, 1e-14 of
+        the source's unless told, in the norm that the Laplacian's inverse gives: the error is
+        round-off.
 
         Raises:
             PdeError: Another shape, or a coefficient that is not positive and finite.
@@ -78,7 +81,7 @@ class FivePointSolver:
         u = np.zeros_like(residual)
         z = self._precondition(residual)
         direction, rz = z, _dot(residual, z)
-        end = TOLERANCE**2 * rz
+        end = self._tolerance**2 * rz
         for _ in range(_LIMIT):
             if rz <= end:
                 return u
