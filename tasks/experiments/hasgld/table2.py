@@ -13,6 +13,8 @@ Cells, each a run or a computation of its own:
 - ``shift-KIND``: the U-Net of 64 modes on fields of other kinds than it was trained on
   (table2_shift).
 - ``bounds``: the guaranteed bound of a flow's error, without a network (table2_bounds).
+- ``outside``: which fields of other kinds are called outside the training law, likewise
+  (table2_outside).
 
 sigma is estimated on 100 of the 1,300 training fields, which are held out; no other choice depends
 on them. Settings were chosen on 200 held-out training fields.
@@ -24,13 +26,14 @@ from functools import partial
 
 from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.hasgld.table2_bounds import bounds
+from tasks.experiments.hasgld.table2_outside import outside
 from tasks.experiments.hasgld.table2_references import references
 from tasks.experiments.hasgld.table2_report import KINDS, SHEET, TERMS, figures, report
 from tasks.experiments.hasgld.table2_shift import panel
 
 
 def cells() -> list[Cell | Study]:
-    """Return the references, the runs, the studies on other fields and that of the bound."""
+    """Return the references, the runs, the studies without a chain."""
     return [
         *(
             Study(f"references-{kind}-{terms}", partial(references, kind=kind, terms=terms))
@@ -40,6 +43,7 @@ def cells() -> list[Cell | Study]:
         *SHEET.runs(),
         *(Study(f"shift-{kind}", partial(panel, kind=kind)) for kind in KINDS),
         Study("bounds", bounds),
+        Study("outside", outside),
     ]
 
 

@@ -44,7 +44,7 @@ def _columns(name: str) -> list[Column]:
 
 
 def report(results: Results) -> Iterator[str | Table]:
-    """Yield the paper's table beside its cells, networks, references, other fields and bounds."""
+    """Yield the paper's table beside its cells, networks, references, other fields, bounds."""
     runs, rows, columns = {c.name: c for c in SHEET.runs()}, [], SHEET.made(SHEET.columns)
     for name, theirs in SHEET.labels.items():
         rows.append(paper_row([f"*paper*, {theirs}"], columns, TABLE_2[theirs].values()))
@@ -73,9 +73,10 @@ def report(results: Results) -> Iterator[str | Table]:
         for name, row in (results.get(f"shift-{kind}") or {}).get("rows", {}).items()
     ]
     yield Table(["trained on", "tested on"], _columns("shift"), rows)
-    bounds = (results.get("bounds") or {}).get("rows", {})
-    rows = [Row([name], record=row) for name, row in bounds.items()]
-    yield Table(["field"], _columns("bounds"), rows)
+    for study, first in (("bounds", "field"), ("outside", "trained on, asked for")):
+        found = (results.get(study) or {}).get("rows", {})
+        rows = [Row([name], record=row) for name, row in found.items()]
+        yield Table([first], _columns(study), rows)
 
 
 def figures(results: Results, out: Path) -> dict[str, Figure]:
