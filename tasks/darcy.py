@@ -106,10 +106,11 @@ class FieldSurrogate(RegressionTask):
             predict()
             network = seconds(predict, clock) / (len(batch[0]) * self.chain.num_chains)
         draws = results["num_draws"] * results["num_chains"]
-        surrogates = {
-            name: Surrogate(count * network, results["metrics"][kind]["relative_l2_mean_percent"])
-            for name, kind, count in (("one draw", "last", 1), (f"{draws} draws", "ensemble", draws))
-        }
+        surrogates = {}
+        for kind, count in (("last", 1), ("ensemble", draws)):
+            error = results["metrics"][kind]["relative_l2_mean_percent"]
+            name = "one draw" if count == 1 else f"{draws} draws"
+            surrogates[name] = Surrogate(count * network, error)
         found = price(self._data(), threads * results["wall_seconds"], surrogates, clock)
         return {"clock": clock.__name__, "threads": threads} | found
 

@@ -39,9 +39,9 @@ class TrainingLaw:
 
         d^2 = (phi - m)^T (S + .01)^-1 (phi - m).
 
-    A field is outside where d^2 exceeds a quantile of the other half. That half is exchangeable with
-    a further field of the same law, which is outside with a probability of at most `level`
-    (split conformal prediction, Vovk et al. 2005): .001, or 1 / (n + 1) for n < 999 of them.
+    A field is outside where d^2 exceeds a quantile of the other half, with which a further field of
+    the same law is exchangeable: it is outside with a probability of at most `level` (split
+    conformal prediction, Vovk et al. 2005), .001 or, for n < 999 of them, 1 / (n + 1).
 
     Attributes:
         cells: Quantiles of the training cells at normal scores from -3.5 to 3.5.

@@ -1125,4 +1125,6 @@ PROTOCOLS: dict[str, list[Row]] = {
 }
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.
-WITHOUT_A_CHAIN = "laplace* references-* shift-* bounds outside *-mc-dropout *-distilled cost memory pruned"
+WITHOUT_A_CHAIN = (
+    "laplace* references-* shift-* bounds outside *-mc-dropout *-distilled cost memory pruned"
+)

@@ -50,9 +50,7 @@ def test_the_least_of_three_times_counts_or_of_those_in_a_second() -> None:
 def test_the_price_is_that_of_the_law(tmp_path: Path) -> None:
     """A clock by which every call takes a second, on eight fields: an eighth for each."""
     data = opened(
-        PDEPermData(
-            str(tmp_path), grid=8, terms=6, num_samples=60, num_test=10, num_calibration=5
-        )
+        PDEPermData(str(tmp_path), grid=8, terms=6, num_samples=60, num_test=10, num_calibration=5)
     )
     ticks = count()
     surrogates = {

@@ -83,7 +83,9 @@ def test_a_line_comes_where_the_law_does_not_explain_the_count() -> None:
     assert law.remark(inside) is None
     said = law.remark(rough[:1])
     assert said is not None
-    assert said.startswith("1 of 1 fields are outside the law of the training fields, of which 0.33")
+    assert said.startswith(
+        "1 of 1 fields are outside the law of the training fields, of which 0.33"
+    )
     for bad in range(8):
         mixed = np.concatenate([inside[: 300 - bad], rough[:bad]])
         expected = bad > 0 and binom.sf(bad - 1, 300, 1 / 301) <= 1 / 301
