@@ -97,7 +97,7 @@ class DarcyPressure(PermeabilitySurrogate):
             said = ", ".join(f"{name} {PUBLISHED[name]} %" for name in ("FNO", best))
             rows.append(("published, 1,000 fields", said))
         rows += coverage_rows(metrics["ensemble"], details)
-        return [*rows, *outside_rows(details), *price_rows(results["price"])]
+        return [*rows, *outside_rows(details), *price_rows(results.get("price"))]
 
     def flow_figure(
         self, field: Array, velocities: Sequence[Array], title: str, spread: str

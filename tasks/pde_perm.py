@@ -213,7 +213,7 @@ class PDEPerm(PermeabilitySurrogate, DarcySurrogate):
             ("cells' imbalance (truth's)", balance),
             *coverage_rows(ensemble, results["task_details"]),
             *outside_rows(details),
-            *price_rows(results["price"]),
+            *price_rows(results.get("price")),
         ]
 
     def flow_figure(

@@ -133,7 +133,7 @@ class PDESource(DarcySurrogate):
             self.paper_row(),
             ("exact linear least squares", f"{linear:.1e} %"),
             *coverage_rows(metrics["ensemble"], details),
-            *price_rows(results["price"]),
+            *price_rows(results.get("price")),
             ("noise scale", f"{noise}, from {details['noise_scale_from']}"),
         ]
 

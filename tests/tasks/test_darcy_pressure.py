@@ -20,6 +20,7 @@ from tasks.data.darcy_pressure import DarcyPressureData, all_positions
 from tasks.nets.fourier import FourierNet, SpectralConv
 from tasks.nets.pressure import PressureNet
 from tasks.nets.unet import UNet
+from tasks.training_law import TrainingLaw
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL: dict[str, Any] = {"grid": 12, "num_samples": 50, "num_test": 12, "num_val": 6}
@@ -191,7 +192,21 @@ def test_a_short_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
     assert results["paper"]["table"]["FNO"] == 1.08
     figures = {path.name for path in (*out.glob("*.png"), *out.glob("figures/*.png"))}
     assert figures >= {"pressure_median.png", "pressure_worst.png"}
-    predicted = load_posterior(out).predict(torch.from_numpy(x).float()).mean.double().numpy()
+    posterior, fields = load_posterior(out), torch.from_numpy(x).float()
+    predicted = posterior.predict(fields).mean.double().numpy()
+    law = results["task_details"]["training_law"]
+    assert (law["level"], len(law["mean"])) == (1 / 17, len(law["precision"]))
+    posterior.module._training_law = TrainingLaw(**(law | {"threshold": 0.0}))
+    with pytest.warns(UserWarning, match="12 of 12 fields are outside the law of the training"):
+        posterior.predict(fields)
+    price = results["price"]
+    assert (price["clock"], price["fields_solved"]) == ("process_time", 38)
+    assert price["training_seconds"] == price["threads"] * results["wall_seconds"]
+    draw, all_draws = price["surrogates"].values()
+    assert all_draws["seconds_a_field"] == 2 * draw["seconds_a_field"] > 0
+    for one, kind in ((draw, "last"), (all_draws, "ensemble")):
+        assert one["error_percent"] == results["metrics"][kind]["relative_l2_mean_percent"]
+        assert one["solver_error_percent"] <= one["error_percent"]
     errors = np.linalg.norm(predicted - y, axis=1) / np.linalg.norm(y, axis=1)
     assert 100 * errors.mean() == pytest.approx(ensemble["relative_l2_mean_percent"], rel=1e-3)
     boundary = (y == 0).all(0)

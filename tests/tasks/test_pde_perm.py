@@ -161,6 +161,8 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
         assert 0 < metrics["energy_error_percent"] < metrics["energy_bound_percent"]
         assert 1 < metrics["effectivity_median"] < 2
     assert results["task_details"]["field"] == "additive, mean 6, 6 modes"
+    assert results["price"]["fields_solved"] == 70
+    assert results["task_details"]["test_fields"] == 20
     data = opened(tmp_path)
     linear = Regression.fit(data.coefficients("train"), data.arrays("train")[1])
     error = relative_errors(linear.predict(data.coefficients("test")), data.arrays("test")[1])
