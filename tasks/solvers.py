@@ -135,8 +135,8 @@ def _loose_pressures(spec: pde.FnoDataSpec) -> Iterator[Solver]:
     def solve(stride: int, solver: FivePointSolver, drawn: Arrays) -> Array:
         """Solve at every so many of the fine grid's nodes, and take or interpolate those kept."""
         pressure = solver.solve(drawn["permeability"][:, ::stride, ::stride])
-        kept = np.arange(spec.nx) * float(spec.every)
-        to_kept = between(stride * np.arange(float(solver.nodes)), kept)
+        kept = np.arange(float(spec.nx)) * float(spec.every)
+        to_kept = between(np.arange(float(solver.nodes)) * float(stride), kept)
         return (to_kept @ pressure @ to_kept.T).reshape(len(pressure), -1)
 
     for skipped in _COARSE_STRIDES:

@@ -12,7 +12,7 @@ from subprocess import Popen
 
 import lightning as L
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_sgmcmc.run.beats import Beats, restarts_meet_old_addresses, under_torchrun
 from lightning_sgmcmc.run.folder import started_by_first

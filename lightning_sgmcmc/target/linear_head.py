@@ -177,7 +177,8 @@ def conditional_variance(
     log_sigma = log_sigma.double()
     root = _factor(features.double(), log_sigma, precision)[..., None, :, :]
     half = torch.linalg.solve_triangular(root, covectors.double(), upper=False)
-    return torch.exp(2 * log_sigma)[..., None] * half.square().sum((-2, -1))
+    variance: Tensor = torch.exp(2 * log_sigma)[..., None] * half.square().sum((-2, -1))
+    return variance
 
 
 def _factor(phi: Tensor, log_sigma: Tensor, precision: Tensor) -> Tensor:
