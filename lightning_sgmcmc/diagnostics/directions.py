@@ -133,7 +133,9 @@ def predictive_temperature(
     measured = _temperature(ratio + (work - ratio * expected) / expected.mean())
     scale = np.sqrt(stated * np.maximum(y.mean((0, 1, 2)), np.finfo(float).tiny))
     error, chance = _mean_error((x - stated * w).mean(2) / scale)
-    drawn = float(as_traces(exact).mean((0, 1)).sum()) if exact is not None else 0.0
+    drawn = Temperature(0.0, 0.0, 1)
+    if exact is not None:
+        drawn = _temperature(_blocks(as_traces(exact)).mean(2).sum(-1))
     moved = float(value.var((0, 1)).sum())
     tau = Temperature(measured.value / stated, measured.standard_error / stated, 1)
     least = stated * float(y.mean((0, 1, 2)).sum())
@@ -148,12 +150,12 @@ def predictive_temperature(
         chance,
         work.size - 1,
         float(np.median(known)) if known.size else float("nan"),
-        drawn / (moved + drawn) if drawn else 0.0,
+        drawn.value / (moved + drawn.value) if drawn.value else 0.0,
     )
 
 
 def _of_all(
-    tau: Temperature, moved: float, least: float, drawn: float
+    tau: Temperature, moved: float, least: float, drawn: Temperature
 ) -> tuple[float, float, float]:
     """Return the whole deviation over the true one, its standard error, and a share.
 
@@ -161,23 +163,24 @@ def _of_all(
         tau: The chain's variance of what its weights move over the true one.
         moved: That variance, S.
         least: What the true one is at least.
-        drawn: That of what is drawn exactly, V.
+        drawn: That of what is drawn exactly, V, with the chain's own error of it.
 
     Returns:
         Last the share of the true S in the true variance.
     """
-    if not drawn:
+    if not drawn.value:
         root = max(tau.value, 0.0) ** 0.5
         return root, tau.standard_error / (2 * max(root, 0.5)), 1.0
 
     def true(ratio: float) -> float:
-        return drawn + max(moved / max(ratio, float(np.finfo(float).tiny)), least)
+        return drawn.value + max(moved / max(ratio, float(np.finfo(float).tiny)), least)
 
     low, middle, high = (
-        float(np.sqrt((moved + drawn) / true(tau.value + sign * tau.standard_error)))
+        float(np.sqrt((moved + drawn.value) / true(tau.value + sign * tau.standard_error)))
         for sign in (-1, 0, 1)
     )
-    return middle, (high - low) / 2, 1 - drawn / true(tau.value)
+    own = middle * drawn.standard_error / (2 * true(tau.value))
+    return middle, float(np.hypot((high - low) / 2, own)), 1 - drawn.value / true(tau.value)
 
 
 def _traces(coordinates: ArrayLike, forces: ArrayLike) -> tuple[Array, Array]:

@@ -73,6 +73,22 @@ def test_what_is_drawn_exactly_counts_in_the_deviation_and_in_the_error_of_the_m
     assert measured.exact_share == pytest.approx(3 / (3 + hot), rel=0.02)
 
 
+def test_an_exact_part_that_changes_along_the_chain_brings_its_error() -> None:
+    """Of 200 runs whose exact variances are exponential: deviations scatter as they say."""
+    found = []
+    for seed in range(200):
+        x, gradient = gaussian(np.ones(4), (1, 64), seed=seed)
+        values, forces, spreads = predicted(x, gradient, np.linalg.inv(A))
+        rng = np.random.default_rng(1000 + seed)
+        exact = 1e4 * spreads * rng.exponential(size=(1, 64, 1))
+        measured = predictive_temperature(values, forces, spreads, exact=exact)
+        true = (exact.mean((0, 1)) + values.var((0, 1))).sum() / (1e4 + 1) / spreads.sum()
+        found.append(((true**0.5 - 1) / measured.deviation_error, measured.deviation))
+    scores, deviations = np.array(found).T
+    assert 0.85 < scores.std() < 1.35  # Student's law of seven degrees of freedom: 1.18
+    assert np.abs(deviations - 1).max() < 1e-3
+
+
 def test_a_chain_that_stands_still_lacks_the_part_that_it_should_move() -> None:
     """Noise in the forces makes its temperature a chance value; the spreads tell what lacks."""
     x, gradient = gaussian(np.full(4, 1e-12))
