@@ -305,7 +305,7 @@ def row(name: str) -> str:
             f"{said['kinetic_temperature']:.3f}",
             f"{temperature['value']:.2f} ± {temperature['standard_error']:.2f}",
             f"{rhat['median']:.3f}, {rhat['q95']:.3f}",
-            f"{law['deviation_over_true']:.2f} ± {law['deviation_over_true_error']:.2f}",
+            f"{law['temperature']:.2f} ± {law['temperature_error']:.2f}",
             ", ".join(held),
             f"{100 * conformal['outputs_90_held_85_to_95']:.0f} %" if conformal else "-",
             f"{record['wall_seconds'] / 60:.1f}",
