@@ -97,7 +97,8 @@ class FieldSurrogate(RegressionTask):
         if not results["metrics"]:
             return None
         clock, batch = clock_of(self.chain.device), self.kept.held_out["test"].first
-        threads = torch.get_num_threads() if self.chain.device.type == "cpu" else 1
+        on_cpu = self.chain.device.type == "cpu"
+        threads = torch.get_num_threads() if on_cpu else 1
 
         def predict() -> float:  # a number, which a GPU has ended for
             return float(self.chain.evaluate("predictive", batch).sum())
@@ -112,7 +113,7 @@ class FieldSurrogate(RegressionTask):
             name = "one draw" if count == 1 else f"{draws} draws"
             surrogates[name] = Surrogate(count * network, error)
         found = price(self._data(), threads * results["wall_seconds"], surrogates, clock)
-        return {"clock": clock.__name__, "threads": threads} | found
+        return {"clock": "processor" if on_cpu else "wall", "threads": threads} | found
 
     @abstractmethod
     def flow_figure(

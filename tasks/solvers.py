@@ -123,7 +123,8 @@ def _coarse_pressures(spec: pde.PdebenchDataSpec) -> Iterator[Solver]:
             )
             for m in (ny, nx)
         )
-        return (y @ padded @ x.T).reshape(n, -1)
+        found: Array = (y @ padded @ x.T).reshape(n, -1)
+        return found
 
     for cells in _blocks(spec.grid):
         grid = _coarsened(spec.grid, cells)
@@ -137,7 +138,8 @@ def _loose_pressures(spec: pde.FnoDataSpec) -> Iterator[Solver]:
         pressure = solver.solve(drawn["permeability"][:, ::stride, ::stride])
         kept = np.arange(float(spec.nx)) * float(spec.every)
         to_kept = between(np.arange(float(solver.nodes)) * float(stride), kept)
-        return (to_kept @ pressure @ to_kept.T).reshape(len(pressure), -1)
+        found: Array = (to_kept @ pressure @ to_kept.T).reshape(len(pressure), -1)
+        return found
 
     for skipped in _COARSE_STRIDES:
         if (spec.nx - 1) % skipped == 0 and (spec.nx - 1) // skipped >= 2:

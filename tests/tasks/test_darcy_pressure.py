@@ -200,7 +200,7 @@ def test_a_short_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="12 of 12 fields are outside the law of the training"):
         posterior.predict(fields)
     price = results["price"]
-    assert (price["clock"], price["fields_solved"]) == ("process_time", 38)
+    assert (price["clock"], price["fields_solved"]) == ("processor", 38)
     assert price["training_seconds"] == price["threads"] * results["wall_seconds"]
     draw, all_draws = price["surrogates"].values()
     assert all_draws["seconds_a_field"] == 2 * draw["seconds_a_field"] > 0

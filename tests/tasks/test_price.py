@@ -15,7 +15,7 @@ from tasks.data.flows import FlowData
 from tasks.data.pde_perm import PDEPermData
 from tasks.data.pde_source import PDESourceData
 from tasks.price import Surrogate, fields_until_it_pays, price, price_rows, seconds
-from tasks.solvers import refined_flow, solvers_of
+from tasks.solvers import block_means, refined_flow, solvers_of
 from tasks.surrogates import relative_errors
 
 
@@ -99,6 +99,23 @@ def test_solvers_become_exact(name: str) -> None:
     assert errors[0] > 0.01
     assert errors == sorted(errors, reverse=True)
     assert errors[-2] < errors[0] / 3
+
+
+def test_coarse_pressures_lie_where_they_were_solved_for() -> None:
+    """Of a uniform permeability the error is that of linear interpolation, of second order."""
+    spec = pde.PdebenchDataSpec(32, 32, num_samples=1, save_pressure=True)
+    family, drawn = spec.family({}, "scipy"), {"permeability": np.ones((1, 32, 32))}
+    *coarse, exact = solvers_of(spec, family)
+    truth = exact.solve(drawn)
+    errors = {s.name: float(relative_errors(s.solve(drawn), truth)[0]) for s in coarse}
+    eight, sixteen = (errors[f"the solver on {n}x{n} cells"] for n in (8, 16))
+    assert sixteen < 0.01
+    assert 3 < eight / sixteen < 6
+
+
+def test_blocks_have_the_geometric_mean_of_their_cells() -> None:
+    field = np.exp([[[1.0, 2.0, 0.0, 0.0], [3.0, 5.0, 0.0, 4.0]]])
+    np.testing.assert_allclose(block_means(field, 2), np.exp([[[2.75, 1.0]]]))
 
 
 def test_a_coarse_flow_balances_on_the_fine_grid() -> None:

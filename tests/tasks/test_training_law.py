@@ -41,8 +41,8 @@ def test_the_training_law_is_inside_and_rougher_fields_are_outside(kind: str) ->
     crops = [np.exp(np.log(c) - np.log(c).mean() + level) for c in channels]
     assert law.outside(np.stack(crops)).all()
     assert law.outside(1e4 * fields(1, 10, kind)).all()
-    turned = fields(1, 200, kind, lengths=(0.3, 0.2))
-    assert law.outside(turned).sum() > law.outside(fields(1, 200, kind)).sum()
+    for lengths in ((0.07, 0.3), (0.2, 0.1)):  # rough along x alone, along y alone
+        assert law.outside(fields(1, 20, kind, lengths=lengths, terms=120)).mean() > 0.8
 
 
 def test_the_threshold_is_an_order_statistic_of_the_other_half() -> None:
@@ -70,7 +70,7 @@ def test_two_values_are_enough_for_a_law() -> None:
     known = np.where(np.random.default_rng(0).random((80, 9, 9)) < 0.5, 3.0, 12.0)
     law = TrainingLaw.fit(known)
     assert not law.outside(known[:10]).any()
-    assert law.outside(2 * known[:10]).all()
+    assert law.outside(np.where(known[:10] == 12.0, 24.0, 3.0)).all()
     with pytest.raises(ValueError, match="needs 4 of them or more, got 3"):
         TrainingLaw.fit(known[:3])
 
