@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lightning_sgmcmc.callbacks.report import results
+from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.run import cli, errors
 from tasks.data.download import DATA_ROOT
 from tasks.experiments.experiment import Cell, Cells, Experiment, Study
@@ -40,6 +41,9 @@ TABLES = {
     "uci": "uci.benchmark",
 }
 
+#: The file in a folder of cells that names their experiment.
+OWNER = "experiment.txt"
+
 
 def main(root: Path, arguments: list[str] | None = None, program: str | None = None) -> None:
     """Run the command line of ``scripts/reproduce.py``.
@@ -58,6 +62,7 @@ def main(root: Path, arguments: list[str] | None = None, program: str | None = N
     if options.data_root is not None:
         os.environ[DATA_ROOT] = str(options.data_root)
     out: Path = options.out or Path("runs") / options.table
+    claim(out, options.table, make=not options.show)
     if not options.show:
         for cell in _chosen(experiment, cells, options):
             run(root, out, cell, overrides)
@@ -88,6 +93,23 @@ def load(name: str) -> Experiment:
     experiment = import_module(f"tasks.experiments.{TABLES[name]}").EXPERIMENT
     assert isinstance(experiment, Experiment)
     return experiment
+
+
+def claim(out: Path, name: str, *, make: bool) -> None:
+    """Check that a folder of cells is this experiment's, for names of cells are not its alone.
+
+    Args:
+        out: The folder.
+        name: The experiment.
+        make: Whether to make the folder, and to write the experiment's name into it.
+    """
+    file = out / OWNER
+    if make and not file.is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        write_beside(file, f"{name}\n")
+    owner = file.read_text().strip() if file.is_file() else name
+    if owner != name:
+        errors.fail(f"{out} has the cells of {owner}: give {name} another folder with --out")
 
 
 def _parser(program: str | None) -> argparse.ArgumentParser:

@@ -39,6 +39,8 @@ def test_names_are_unique_and_the_grid_is_the_paper_s() -> None:
     assert len(CHOICES) == 4 * 4 * 3 + 2 * 4
     tried = {(cell.name.split("-")[0], step(cell)) for cell in CHOICES}
     assert {(c.name, step(c)) for c in CELLS if "-" not in c.name} < tried
+    accurate = {(c.name.split("-")[0], step(c)) for c in CELLS if c.name.endswith("accurate")}
+    assert accurate == {("sgd", 1.0), ("dop", 0.01), ("qdop", 0.01)} < tried
     assert {"euclidean", "qdop-frozen", "sgd", "dropout"} < set(names)
 
 
@@ -52,10 +54,12 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     assert model["schedule"]["init_args"] == {"every": 10_000, "factor": 0.5}
     sampler = model["sampler"]["init_args"]
     name = model["sampler"]["class_path"].rsplit(".", 1)[-1]
-    if cell.name in nld.POINTS:
+    if cell.name in nld.POINTS + nld.AVERAGED:
         assert name == "Optimized"
         assert sampler["prior"]["class_path"].endswith("FlatPrior")
-        assert model["burn_in"] + 1 == content["trainer"]["max_steps"]
+        last = (content["trainer"]["max_steps"] - 1, 1)
+        draws = last if cell.name in nld.POINTS else (500, 100)
+        assert (model["burn_in"], model["thinning"]) == draws
         assert model["net"]["init_args"]["dropout"] == 0.5 * (cell.name == "dropout")
         return
     assert (model["burn_in"], model["thinning"]) == (500, 100)
@@ -65,7 +69,7 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     assert model["num_chains"] == (3 if cell.name.endswith("chains") else 1)
     if cell.name == "dop-frozen":
         assert sampler["lr"] == 2e-4  # below the largest stable one, 2.4e-4
-    else:
+    elif not cell.name.endswith("accurate"):
         alike = next(c for c in CELLS if c.name == cell.name.split("-")[0])
         assert sampler["lr"] == step(alike)
     if cell.name.startswith("qdop"):
@@ -171,6 +175,22 @@ def test_several_chains_have_a_row_each_and_one_together() -> None:
     assert f"{label}, 3 together | 0.0210 | 99.81 | 0.0570 | 98.27 |" in text
     assert "23.0" not in text  # the mean of networks with different starts is not one
     assert "PostMean, QDOP, several" not in text
+
+
+def test_iterates_of_sgd_predict_in_three_ways() -> None:
+    errors = {"last": 1.9, "ensemble": 1.8, "posterior_mean": 1.7}
+    found = {part: {"nll": error / 10, "error_percent": error} for part, error in errors.items()}
+    run = {"num_chains": 1, "metrics": found, "task_details": {"train": found}}
+    text = nld.EXPERIMENT.render(EMPTY | {"sgd-averaged": run})
+    built = nld.SHEET.built()["sgd-averaged"]
+    for words, error in (
+        ("last iterate", 1.9),
+        ("mean prediction of iterates", 1.8),
+        ("mean weights of iterates", 1.7),
+    ):
+        numbers = f"{error / 10:.4f} | {100 - error:.2f}"
+        assert f"| SGD, {words}: {built} | {numbers} | {numbers} |" in text
+    assert "sgd-averaged" not in text.split("Configurational")[1]  # no chain of a target
 
 
 def test_the_most_accurate_of_the_grid() -> None:

@@ -204,6 +204,13 @@ def made_up(errors: list[float], steps: int = 60_000, **more: Any) -> dict[str, 
     } | more
 
 
+def test_costs_count_the_weights_of_the_networks() -> None:
+    for column in psgld_mnist.NETWORKS.columns.values():
+        sizes = [784, *column.changes["model.net.hidden"], 10]
+        layers = zip(sizes, sizes[1:], strict=False)
+        assert column.weights == sum((inputs + 1) * units for inputs, units in layers)
+
+
 def row(text: str, start: str) -> list[str]:
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {start} |")]
     return [entry.strip() for entry in line.strip("|").split("|")]
@@ -231,6 +238,9 @@ def test_numbers_stand_where_they_belong() -> None:
     assert row(head, "SGD, dropout")[1:] == ["6.50 +- 3.54 (2)", "-", "-", "-"]
     assert row(head, "deep ensemble of 5 (Adam)")[1:] == ["-", "-", "9.00", "-"]
     assert row(head, "distilled pSGLD, sigma^2 = 1, published code")[1:] == ["-"] * 4
+    minutes = [90 / 60 / 2 * 5 * weights / 478_410 for weights in (478_410, 1_276_810, 2_395_210)]
+    costs = [f"- ({cost:.0f} min)" for cost in minutes]
+    assert row(head, "pSGLD, sigma^2 = 1, posterior (T = 1)")[1:4] == costs
     lines = head.splitlines()
     place = lines.index("| *paper*, SGD | 1.72 | 1.47 | 1.47 |  |")
     assert lines[place + 1].startswith("| SGD |")

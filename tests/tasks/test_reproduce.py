@@ -130,6 +130,28 @@ def test_wrong_commands_are_one_line(
     assert table.calls == []
 
 
+def test_a_folder_of_cells_belongs_to_one_experiment(
+    table: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    """Another experiment with cells of the same names neither reads nor runs them."""
+    out = [f"--out={tmp_path}"]
+    monkeypatch.setattr(reproduce, "TABLES", {"other": "toy", "toy": "toy"})
+    reproduce.main(tmp_path, ["other", *out, "--show"])  # which claims nothing
+    reproduce.main(tmp_path, ["toy", *out, "--cell=first"])
+    for options in ([], ["--show"], ["--show", "--record"]):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            reproduce.main(tmp_path, ["other", *out, *options])
+        assert stop.value.code == 2
+        said = capsys.readouterr()
+        assert f"{tmp_path} has the cells of toy: give other another folder" in said.err
+        assert said.err.count("\n") == 1
+        assert not said.out
+    assert table.calls == ["first"]
+    reproduce.main(tmp_path, ["toy", *out, "--show"])
+    assert json.loads(capsys.readouterr().out)["first"]
+
+
 def test_an_error_of_a_study_is_one_line(table: Any, tmp_path: Path, capsys: Any) -> None:
     def broken(folder: Path) -> dict[str, Any]:
         raise ValueError("no such column")

@@ -66,6 +66,10 @@ class Protocol:
         """Return the override that states which states are draws."""
         return {"model.burn_in": burn_in, "model.thinning": thinning or self.thinning}
 
+    def early(self) -> dict[str, Any]:
+        """Return the draws of the authors' code, from step 300 on, earlier in short runs."""
+        return self.draws(min(300, self.steps // 10))
+
     def halved(self) -> dict[str, Any]:
         """Return the override for a step that is halved every ``decay`` epochs."""
         return schedule("BlockDecay", every=self.decay * self.epoch)
@@ -75,9 +79,7 @@ def published(protocol: Protocol, lr: float, **metric: Any) -> dict[str, Any]:
     """Return SGLD as in the authors' code: T = 1/N, the step is halved."""
     prior, T = metric.pop("prior", gaussian(1.0)), 1 / protocol.num_data
     return (
-        sampler("SGLD", lr, prior, temperature=T, **metric)
-        | protocol.halved()
-        | protocol.draws(min(300, protocol.steps // 10))
+        sampler("SGLD", lr, prior, temperature=T, **metric) | protocol.halved() | protocol.early()
     )
 
 
@@ -107,10 +109,16 @@ def sghmc(protocol: Protocol) -> dict[str, Any]:
     )
 
 
-def optimized(protocol: Protocol, name: str, lr: float) -> dict[str, Any]:
-    """Return an optimizer whose last iterate is kept, its step halved; weight decay 1/N."""
+def optimized(
+    protocol: Protocol, name: str, lr: float, *, averaged: bool = False
+) -> dict[str, Any]:
+    """Return an optimizer, its step halved; weight decay 1/N.
+
+    The last iterate predicts, or the mean over those that :func:`published` averages.
+    """
     drawn = sampler(OPTIMIZED, lr, gaussian(1.0), optimizer=_OPTIMIZERS[name])
-    return drawn | protocol.halved() | protocol.draws(protocol.steps - 1, 1)
+    last = protocol.draws(protocol.steps - 1, 1)
+    return drawn | protocol.halved() | (protocol.early() if averaged else last)
 
 
 def deep_ensemble(protocol: Protocol, lr: float, networks: int) -> dict[str, Any]:

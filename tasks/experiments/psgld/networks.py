@@ -28,6 +28,7 @@ class Column:
         decay: L, the epochs after which a step that decays is halved.
         repetitions: Chains of a run; None takes as many as the machine is fast enough for.
         changes: What its runs change in the configuration, after the method's changes.
+        weights: Of its network, where a step costs as much as they are many; else 1.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Column:
     decay: int
     repetitions: int | None = None
     changes: Overrides = field(default_factory=dict)
+    weights: int = 1
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,21 @@ def _entry(runs: Sequence[Result], method: Method, built: str) -> Result:
     }
 
 
+def _cost(results: Results, networks: Networks, column: str, name: str) -> str:
+    """Return what stands for an entry that is not measured: the minutes of one repetition.
+
+    They are those of the reduced run, times the ratios of epochs and of weights.
+    """
+    runs = _finished(results, "reduced", name)
+    if not runs or column == "reduced":
+        return "-"
+    repetitions = 1 if networks.methods[name].together else sum(r["num_chains"] for r in runs)
+    one = sum(run["wall_seconds"] for run in runs) / repetitions / 60
+    of, reduced = networks.columns[column], networks.columns["reduced"]
+    minutes = one * of.epochs / reduced.epochs * of.weights / reduced.weights
+    return f"- ({minutes:,.0f} min)"
+
+
 def _temperature(run: Result) -> str:
     """Return the stated and the measured temperature of a sampler, nothing for an optimizer."""
     if not run["temperature"]:
@@ -74,7 +89,10 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
             shown.add(method.paper)
             rows.append(paper_row([f"*paper*, {method.paper}"], errors, paper[method.paper]))
         runs = {column: _finished(results, column, name) for column in columns}
-        errors_of = {column: _values(of, "error_percent", method) for column, of in runs.items()}
+        errors_of = {
+            column: _values(of, "error_percent", method) or _cost(results, networks, column, name)
+            for column, of in runs.items()
+        }
         rows.append(Row([method.label], record=errors_of))
     yield Table([""], errors, rows)
     for name, column in columns.items():
