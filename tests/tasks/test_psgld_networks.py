@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ def made_up(errors: list[float], steps: int = 60_000, **more: Any) -> dict[str, 
 def test_costs_count_the_weights_of_the_networks() -> None:
     for column in psgld_mnist.NETWORKS.columns.values():
         sizes = [784, *column.changes["model.net.hidden"], 10]
-        layers = zip(sizes, sizes[1:], strict=False)
+        layers = pairwise(sizes)
         assert column.weights == sum((inputs + 1) * units for inputs, units in layers)
 
 
