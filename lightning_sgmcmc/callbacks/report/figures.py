@@ -53,7 +53,7 @@ def learning_curve(path: Path, burn_in: int) -> Figure:
     figure = new_figure(7.5, 5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     for name, label, style in (
-        ("train/nll", "minibatch", {"color": "0.6", "lw": 0.8}),
+        ("train/nll", "training", {"color": "0.6", "lw": 0.8}),
         ("val/nll", "validation", {"color": "C0", "lw": 1.5}),
         ("val/ensemble_nll", "validation, ensemble", {"color": "k", "lw": 1.5, "ls": "--"}),
     ):
@@ -94,7 +94,7 @@ def trace(task: Task) -> Figure:
     history = kept.history
     steps = np.array([row["step"] for row in history])
     panels: list[tuple[str, dict[str, np.ndarray]]] = [
-        ("minibatch\nmean NLL, nats", {"": np.array([row["train/nll"] for row in history])})
+        ("training\nmean NLL, nats", {"": np.array([row["train/nll"] for row in history])})
     ]
     if all("kinetic_temperature" in row for row in history):
         values = np.array([row["kinetic_temperature"] for row in history])
@@ -136,9 +136,10 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
 
     Returns:
         Left the temperatures of single directions, of all weights and of the predictions, with two
-        standard errors, and where a predictive deviation that is right to ``DEVIATION`` puts them;
-        right the quantiles of R-hat over predictions and weights, with the limit where there are
-        enough draws to judge. None where there is neither.
+        standard errors, but for those whose error is above the stated temperature, and where a
+        predictive deviation that is right to ``DEVIATION`` puts them; right the quantiles of R-hat
+        over predictions and weights, with the limit where there are enough draws to judge. None
+        where there is neither.
     """
     measured = _temperatures(diagnostics)
     mixing = diagnostics.get("mixing", {})
@@ -157,7 +158,10 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
         left.axhline(stated, color="0.4", ls=":", lw=1, label="stated")
         ticks, at, lowest, highest = [], 0.0, 0.8 * low, 1.2 * high
         for shade, (kind, values) in enumerate(measured.items()):
-            value, error = np.array(values, dtype=float).T
+            known = [(one, error) for one, error in values if error <= stated]
+            if len(known) < len(values):
+                kind += f"\n({len(values) - len(known)} of {len(values)}\nnot known)"
+            value, error = np.array(known, dtype=float).reshape(-1, 2).T
             x = at + np.arange(len(value))
             color = str(0.2 * (shade % 3))
             left.errorbar(x, value, 2 * error, fmt="o", ms=4, lw=1, color=color)
@@ -166,10 +170,10 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
                     edge = stated * (DRAWN[1] if one > 0 else DRAWN[0])
                     up = {"va": "top" if one > 0 else "bottom", "ha": "center", "rotation": 90}
                     left.text(place, edge, f" {one * stated:.2g} ", color=color, **up)
-            lowest = min(lowest, *(value - 2 * error))
-            highest = max(highest, *(value + 2 * error))
-            ticks.append((x.mean(), kind))
-            at = x[-1] + 3
+            lowest = min([lowest, *(value - 2 * error)])
+            highest = max([highest, *(value + 2 * error)])
+            ticks.append((at + max(0, len(x) - 1) / 2, kind))
+            at += len(x) + 2
         left.set_ylim(max(lowest, stated * DRAWN[0]), min(highest, stated * DRAWN[1]))
         left.set_xticks([x for x, _ in ticks], [kind for _, kind in ticks])
         legend_above(left)

@@ -43,6 +43,22 @@ def test_accepted_ranges_and_every_temperature_are_drawn() -> None:
     assert [label.get_text() for label in right.get_xticklabels()] == ["predictions"]
 
 
+def test_what_is_not_known_is_counted_and_not_drawn() -> None:
+    directions = {"leading": [{"value": v, "standard_error": e} for v, e in ((1.1, 0.9), (25, 17))],
+                  "random": [{"value": -4.0, "standard_error": 6.0}]}  # fmt: skip
+    figure = verdict(CONTENT | {"directional_temperatures": directions}, 1.0)
+    assert figure is not None
+    left = figure.axes[0]
+    assert [label.get_text() for label in left.get_xticklabels()] == [
+        "leading\ndirections\n(1 of 2\nnot known)",
+        "random\ndirections\n(1 of 1\nnot known)",
+        "predictions",
+    ]
+    points = [float(y) for bars in left.containers for y in bars[0].get_ydata()]
+    assert points == [1.1, 0.97]
+    assert not left.texts
+
+
 def test_few_draws_are_not_judged() -> None:
     """19 draws have a limit as well, which chance alone would reach."""
     figure = verdict(CONTENT | {"mixing": CONTENT["mixing"] | {"draws_per_chain": 19}}, 1.0)
