@@ -175,6 +175,7 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
             ticks.append((at + max(0, len(x) - 1) / 2, kind))
             at += len(x) + 2
         left.set_ylim(max(lowest, stated * DRAWN[0]), min(highest, stated * DRAWN[1]))
+        left.set_xlim(-1.5, at - 1.5)
         left.set_xticks([x for x, _ in ticks], [kind for _, kind in ticks])
         legend_above(left)
     left.set_ylabel("temperature, two standard errors")
