@@ -70,7 +70,8 @@ def test_cells_are_valid_commands(table: Any, cell: Cell, parsed: Any) -> None:
         assert 0 < burn_in_optimizer["steps"] < model["burn_in"]
     due = (trainer["max_steps"] - model["burn_in"]) // model["thinning"]
     sampler = model["sampler"]["class_path"].rsplit(".", 1)[-1]
-    assert due == 1 if sampler == "Optimized" else 20 <= due <= 100
+    last = sampler == "Optimized" and not cell.name.endswith("averaged")
+    assert due == 1 if last else 20 <= due <= 100
     assert [c["class_path"].rsplit(".", 1)[-1] for c in trainer["callbacks"]] == [
         "LearningCurve",
         *(["Distillation"] if "distilled" in cell.name else []),
@@ -222,7 +223,7 @@ def test_numbers_stand_where_they_belong() -> None:
     empty = psgld_mnist.EXPERIMENT.render(results)
     assert row(empty, "*paper*, SGLD")[1:] == ["1.64", "1.41", "1.40", ""]
     assert row(empty, "SGD, dropout")[1:] == ["-"] * 4
-    assert "minutes" not in empty
+    assert "what was built" not in empty
     results["800-sgd"] = made_up([1.0, 2.0, 3.0])
     alone = {"metrics": {"ensemble": {"error_percent": 4.0, "nll": 1.0, "ece": 0.0}}}
     results["400-dropout-seed0"] = made_up([4.0], **alone)
