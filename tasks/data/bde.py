@@ -63,9 +63,7 @@ class BDEData(UCIData):
         batch_size: int = 20_000,
         sampling: Sampling = "auto",
     ) -> None:
-        super().__init__(
-            name, root=root, num_val=num_val, batch_size=batch_size, sampling=sampling
-        )
+        super().__init__(name, root=root, num_val=num_val, batch_size=batch_size, sampling=sampling)
 
     def prepare_data(self) -> None:
         """Check that the file is there, and that it is the one expected.

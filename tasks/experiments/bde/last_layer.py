@@ -36,8 +36,7 @@ def outputs(task: UCIRegression, x: Tensor) -> Trained:
     assert isinstance(layer, nn.Linear)
     phi = features_of(layer, lambda: task.net(task.network_inputs(x)))
     f, log_sigma = task.outputs(x)
-    ones = torch.ones_like(phi[:, :1])
-    return Trained(torch.cat([phi, ones], 1), task.output_scale * f[:, 0], log_sigma[:, 0])
+    return Trained(phi, task.output_scale * f[:, 0], log_sigma[:, 0])
 
 
 def variances(
@@ -115,8 +114,11 @@ def scores(means: Tensor, spread: Tensor, truth: Tensor, y: Tensor) -> dict[str,
     means, deviations, truth = unit * means, unit * spread.sqrt(), unit * truth
     mean = means.mean(0)
     std = (deviations.square().mean(0) + means.var(0, correction=0)).sqrt()
-    each = Normal(means[..., None], deviations[..., None]).log_density(truth[None, :, None].expand_as(means[..., None]))
-    mixture = each.logsumexp(0) - math.log(len(means))
+    parts = [
+        Normal(m[:, None], s[:, None]).log_density(truth[:, None])
+        for m, s in zip(means, deviations, strict=True)
+    ]
+    mixture = torch.stack(parts).logsumexp(0) - math.log(len(parts))
     gaussian = Normal(mean[:, None], std[:, None]).log_density(truth[:, None])
     return {
         "rmse_standardised": float((mean - truth).square().mean().sqrt()),
