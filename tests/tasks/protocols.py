@@ -1022,6 +1022,7 @@ UCI = [
 ]  # fmt: skip
 
 _BDE = "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1)"  # not by fan-in
+_ADAM = {"name": "Adam", "betas": (0.9, 0.999), "eps": 1e-8}
 BDE = [
     Row(
         "*-ours-?",
@@ -1045,7 +1046,7 @@ BDE = [
     Row(
         "*-ensemble-? *-swag-?",
         "docs/bde.md: as many gradients as ours, under the same prior",
-        optimized("Adam", betas=(0.9, 0.999)) | {
+        optimized("Adam", betas=(0.9, 0.999), eps=1e-8) | {
             "prior": _BDE, "lr": 0.01, "batch": 20_000, "law": "reshuffled", "burn_in": 14_999,
             "thinning": 1, "steps": 15_000, "chains": 6,
             "schedule": "WarmupCosine(steps=15000, warmup=0.02, final=0.003)",
@@ -1065,7 +1066,7 @@ BDE = [
         {
             "sampler": "SWAG", "lr": 0.003, "burn_in": 14_950, "schedule": "ConstantStep()",
             "options": {
-                "optimizer": {"name": "Adam", "betas": (0.9, 0.999)}, "start": 10_000, "every": 50,
+                "optimizer": _ADAM, "start": 10_000, "every": 50,
                 "rank": 20,
             },
         },
@@ -1077,7 +1078,7 @@ BDE = [
         {
             "batch": 500, "burn_in": 23_950, "steps": 24_000,
             "options": {
-                "optimizer": {"name": "Adam", "betas": (0.9, 0.999)}, "start": 16_000, "every": 50,
+                "optimizer": _ADAM, "start": 16_000, "every": 50,
                 "rank": 20,
             },
         },

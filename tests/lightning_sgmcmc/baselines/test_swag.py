@@ -85,9 +85,10 @@ def test_resumes_to_the_bit(when: str) -> None:
 def test_stacked_chains_are_chains_alone(frozen: bool) -> None:
     def make(params: Any, **kw: Any) -> SWAG:
         sampler = chain(params, start=0, every=1, rank=2, **kw)
-        if frozen:  # a Gaussian of no width but for its draws' noise
+        if frozen:
             sampler._entered = 2
             sampler._square += 0.01
+            sampler._deviations += torch.tensor([[0.1], [0.2]])
             sampler.freeze()
         return sampler
 
