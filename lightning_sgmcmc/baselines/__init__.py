@@ -4,5 +4,13 @@ from lightning_sgmcmc.baselines.bayes_by_backprop import BayesByBackprop
 from lightning_sgmcmc.baselines.dropout import Dropout, mc_dropout_predictions
 from lightning_sgmcmc.baselines.optimized import Optimized
 from lightning_sgmcmc.baselines.rms_spectral import RMSspectral
+from lightning_sgmcmc.baselines.swag import SWAG
 
-__all__ = ["BayesByBackprop", "Dropout", "Optimized", "RMSspectral", "mc_dropout_predictions"]
+__all__ = [
+    "SWAG",
+    "BayesByBackprop",
+    "Dropout",
+    "Optimized",
+    "RMSspectral",
+    "mc_dropout_predictions",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import data_root, fetch
 from tasks.data.scales import examine
 from tasks.data.splits import SplitData
-from tasks.data.table import read_table
+from tasks.data.table import Table, read_table
 
 #: Checksums of the sets as Gal and Ghahramani (2016) published them with their code.
 SETS = {
@@ -65,6 +66,8 @@ class UCIData(SplitData):
     """
 
     whole_if_small = True
+    #: Names of sets, and the checksums of their files.
+    sets: ClassVar[dict[str, str]] = SETS
 
     def __init__(
         self,
@@ -83,10 +86,9 @@ class UCIData(SplitData):
                 "say which data: either data.file=TABLE.csv, or data.name= one of "
                 f"{', '.join(SETS)}"
             )
-        if name is not None and name not in SETS:
-            raise ValueError(
-                f"unknown data set {name!r}: choose among {', '.join(SETS)}, or give data.file"
-            )
+        if name is not None and name not in self.sets:
+            known = ", ".join(self.sets)
+            raise ValueError(f"unknown data set {name!r}: choose among {known}, or give data.file")
         if not 0 <= split < NUM_SPLITS:
             raise ValueError(f"split must lie between 0 and {NUM_SPLITS - 1}, got {split}")
         if num_val < 0:
@@ -108,6 +110,13 @@ class UCIData(SplitData):
     def _path(self) -> Path:
         return self.root / "uci_regression" / str(self.name) / "data.txt"
 
+    def _read(self) -> Table:
+        return read_table(self.file or self._path, self.target, at_least=FEWEST_ROWS)
+
+    def _parts(self, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return training and test rows."""
+        return standard_split(rows, self.index)
+
     def setup(self, stage: str | None = None) -> None:
         """Read the table and split it.
 
@@ -116,10 +125,10 @@ class UCIData(SplitData):
         """
         if self._splits:
             return
-        table = read_table(self.file or self._path, self.target, at_least=FEWEST_ROWS)
+        table = self._read()
         x, y = table.x, table.y[:, None]
         self.features, self.column = table.features, table.target
-        train, test = standard_split(len(x), self.index)
+        train, test = self._parts(len(x))
         if self.num_val > len(train) - 2:
             raise ValueError(
                 f"num_val = {self.num_val} leaves too few of the {len(train)} training rows"

@@ -23,6 +23,7 @@ from tasks.experiments.experiment import Cell, Cells, Experiment, Study
 TABLES = {
     "a9a": "psgld.a9a",
     "australian": "psgld.australian",
+    "bde": "bde.benchmark",
     "fno_darcy": "operators.fno_darcy",
     "hasgld_gaussian": "hasgld.gaussian",
     "kdd99": "sgfs.kdd99",

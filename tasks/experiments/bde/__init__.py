@@ -1,0 +1,1 @@
+"""Comparison with bde on its own tables."""
