@@ -32,7 +32,7 @@ class Trained(NamedTuple):
 
 def outputs(task: UCIRegression, x: Tensor) -> Trained:
     """Return what the task's network gives for inputs x [B, D]."""
-    layer = task.net.layers[-1]  # type: ignore[union-attr,index]
+    layer = task.net.layers[-1]  # type: ignore[index]
     assert isinstance(layer, nn.Linear)
     phi = features_of(layer, lambda: task.net(task.network_inputs(x)))
     f, log_sigma = task.outputs(x)
