@@ -120,6 +120,9 @@ def stop(error: type[Exception]) -> Callable[..., Any]:
 
 def run(words: list[str], monkeypatch: pytest.MonkeyPatch, block: str = "") -> None:
     """Run a command of a page, or build all that it would run; one that a launcher starts too."""
+    if words[0] == "export":
+        monkeypatch.setenv(*words[1].split("=", 1))
+        return
     if words[0] in LAUNCHERS:
         variables, words = LAUNCHERS[words[0]](words[1:], block)
         with monkeypatch.context() as context:
