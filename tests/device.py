@@ -52,7 +52,7 @@ MADE_THERE = (
 )
 #: All whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
 TAKE_IT = PUT_THERE + MADE_THERE
-_OWN = "makes tensors of its own beside the harness's"
+_OWN = "makes tensors of its own beside the harness's; MADE_THERE has not been tried"
 #: Why others do not, by the longest of these that a module's path begins with.
 ON_THE_CPU = {
     "": "no chain, or one whose numbers are made on the CPU",
