@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = os.environ["SGMCMC_TEST_DEVICE"] = config.getoption("--device")
     if chosen != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if chosen != "cpu":
+        from hypothesis import settings
+
+        settings.register_profile("device", deadline=None)  # a device takes a while to start
+        settings.load_profile("device")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,14 +72,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"on the CPU alone: {reason}"))
 
 
+@contextmanager
+def on_the_device(config: pytest.Config, path: Path) -> Iterator[None]:
+    """Let a test module's chains and data be on the device, which may be a fake GPU."""
+    chosen = config.getoption("--device")
+    if chosen == "cpu":
+        yield
+        return
+    import lightning_sgmcmc  # noqa: F401  before the fake, which is none of its business
+    from tests.device import DEVICE, MADE_THERE, name_of
+    from tests.fake_gpu import fake_gpu
+    from tests.made_there import made_there
+
+    with ExitStack() as stack:
+        if chosen == "fake":
+            stack.enter_context(fake_gpu())
+        if name_of(path) in MADE_THERE:
+            stack.enter_context(made_there(DEVICE))
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Put what a module makes when it is imported on the device."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with on_the_device(collector.config, collector.path):
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Run a test, with its fixtures, where there is a fake GPU if it is asked for."""
-    if item.config.getoption("--device") != "fake":
-        return (yield)
-    from tests.fake_gpu import fake_gpu
-
-    with fake_gpu():
+    """Run a test, with its fixtures, on the device."""
+    with on_the_device(item.config, item.path):
         return (yield)
 
 

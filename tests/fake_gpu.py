@@ -71,6 +71,10 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
+#: Whether the call in hand is of tensors of the GPU: what its own code makes is there, too.
+_INSIDE = [False]
+
+
 class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What is computed from tensors of the GPU is on the GPU."""
 
@@ -85,7 +89,7 @@ class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name in ("aten::index.Tensor", "aten::_to_copy"):
                 put(result, gpu[0])
             return result
-        if any(gpu):
+        if any(gpu) or (not given and _INSIDE[-1]):
             if not all(g or t.dim() == 0 for g, t in zip(gpu, given, strict=True)):
                 raise RuntimeError(f"{name}: expected all tensors to be on one device, got {gpu}")
             for output in _tensors(result):
@@ -131,7 +135,11 @@ class _Devices(TorchFunctionMode):
             return _moved(args[0], False).tolist()
         device = kwargs.get("device")
         if device is None:
-            return func(*args, **kwargs)
+            _INSIDE.append(any(map(on_gpu, _tensors((args, kwargs)))))
+            try:
+                return func(*args, **kwargs)
+            finally:
+                _INSIDE.pop()
         kwargs["device"] = CPU
         result = func(*args, **kwargs)
         shared = any(t is result or _same_memory(t, result) for t in _tensors(args))

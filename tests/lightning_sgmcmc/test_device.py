@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ from lightning_sgmcmc.metrics import PosteriorEnsemble
 from lightning_sgmcmc.posterior.predict import ensemble
 from tests import device
 from tests.fake_gpu import fake_gpu
-from tests.toy import NUM_FEATURES, Toy, ToyData, trainer
+from tests.made_there import made_there
+from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
 CUDA = torch.device("cuda", 0)
 
@@ -124,12 +126,34 @@ def test_the_fake_gpu_refuses_what_a_gpu_refuses() -> None:
     with fake_gpu():
         there = torch.zeros(3, device="cuda")
         assert {t.device for t in (there, there + 1, there[1:], torch.ones_like(there))} == {CUDA}
+        # What an operation makes of its own on the way is where its tensors are.
+        assert torch.nn.functional.one_hot(torch.arange(3, device="cuda")).device == CUDA
+        assert float(there.quantile(0.5)) == 0
+        assert torch.zeros(3).device == torch.device("cpu")
         with pytest.raises(RuntimeError, match=r"aten::add\.Tensor: expected all tensors to be on"):
             there + torch.ones(3)
         with pytest.raises(TypeError, match="to numpy"):
             there.numpy()
         assert (there + torch.tensor(2.0)).cpu().numpy().tolist() == [2, 2, 2]
-    assert there.device.type == "cpu"
+    if device.CHOSEN != "fake":  # no mode of another fake is left to say otherwise
+        assert there.device.type == "cpu"
+
+
+def test_what_a_test_makes_is_on_the_device_and_what_the_product_makes_is_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.randn(3, generator=generator.manual_seed(0))
+    with fake_gpu(), made_there(CUDA):
+        made = torch.randn(3, generator=generator.manual_seed(0), requires_grad=True)
+        net = torch.nn.Linear(2, 1)
+        assert {made.device, net.weight.device, torch.from_numpy(np.ones(2)).device} == {CUDA}
+        assert made.is_leaf
+        assert made.requires_grad
+        assert torch.equal(made.detach(), expected)
+        assert made.detach().numpy().tolist() == np.asarray(expected).tolist()
+        forgotten = toy_data()[1][:3]  # made by code that is no test module's
+        assert forgotten.device.type == "cpu"
+        with pytest.raises(RuntimeError, match=r"aten::mul\.Tensor: expected all tensors"):
+            made * forgotten
 
 
 def test_the_harness_is_on_the_device_or_there_is_a_reason() -> None:

@@ -1,0 +1,88 @@
+"""Puts on the device of ``pytest --device`` what test modules make, and lets them look at it.
+
+A tensor or a network that the code of a test module makes is made on the CPU, from the same random
+numbers, and moved. What the product makes is left where it is, so that a tensor that it forgets to
+put on the device still meets one of the other kind. NumPy's view of a tensor, and a comparison by
+``torch.equal``, ``torch.allclose`` or ``torch.testing.assert_close``, that a test asks for are of
+a copy on the CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import _pytest
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_map_only
+
+_TESTS = Path(__file__).parent
+_LIBRARIES = tuple(str(Path(str(m.__file__)).parent) for m in (torch, np, _pytest))
+_MAKE = _device_constructors()
+_NUMPY = {Tensor.numpy, Tensor.__array__}
+_LOOK = {torch.equal, torch.allclose}
+
+
+@functools.cache
+def _is_a_tests(file: str) -> bool:
+    path = Path(file)
+    if path.parent == _TESTS:  # the harness puts its tensors where they belong by itself
+        return path.name.startswith("test_")
+    return _TESTS in path.parents
+
+
+def _by_a_test() -> bool:
+    """Return whether the code that called into torch or NumPy is a test module's."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_LIBRARIES):
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return _is_a_tests(frame.f_code.co_filename)
+
+
+class _MadeThere(TorchFunctionMode):
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _MAKE and kwargs.get("device") is None and _by_a_test():
+            return self._make(func, args, kwargs)
+        if func in _NUMPY and _by_a_test():
+            return func(args[0].cpu(), *args[1:], **kwargs)
+        if func in _LOOK and _by_a_test():
+            return func(*tree_map_only(Tensor, Tensor.cpu, args), **kwargs)
+        return func(*args, **kwargs)
+
+    def _make(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Return a leaf on the device with the values that it has on the CPU."""
+        if "out" in kwargs:
+            return func(*args, **kwargs)
+        leaf = kwargs.pop("requires_grad", False)
+        made: Tensor = func(*args, **kwargs).to(self.device)
+        return made.requires_grad_() if leaf else made
+
+
+@contextmanager
+def made_there(device: torch.device) -> Iterator[None]:
+    """Put on a device what test modules make."""
+    values = functools.partial(torch.testing.assert_close, check_device=False)
+    with (
+        mock.patch.object(torch.testing, "assert_close", values),
+        mock.patch.object(torch, "from_numpy", torch.as_tensor),  # no mode sees the former
+        _MadeThere(device),
+    ):
+        yield
