@@ -64,12 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip, on another device than the CPU, what does not take one."""
     if config.getoption("--device") == "cpu":
         return
-    from tests.device import why_on_the_cpu
+    from tests.device import why_not_there
 
     for item in items:
-        reason = why_on_the_cpu(item.path)
+        reason = why_not_there(item.path)
         if reason:
-            item.add_marker(pytest.mark.skip(reason=f"on the CPU alone: {reason}"))
+            item.add_marker(pytest.mark.skip(reason=f"not on this device: {reason}"))
 
 
 @contextmanager
