@@ -72,7 +72,7 @@ MADE_THERE = (
 )
 #: All whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
 TAKE_IT = PUT_THERE + MADE_THERE
-_OWN = "makes tensors of its own beside the harness's; MADE_THERE has not been tried"
+_OWN = "makes tensors of its own beside the harness's; not shown to pass by MADE_THERE"
 #: Why some of these do not run on a fake GPU.
 NOT_ON_A_FAKE = {
     "lightning_sgmcmc/chain/test_bfloat16.py": "autocast asks the driver for a GPU",

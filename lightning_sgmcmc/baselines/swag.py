@@ -80,7 +80,8 @@ class SWAG(Optimized):
         self._mean = flatten(self.params, self.chain_dims).detach().double()
         self._square = self._mean.square()
         #: D', [rank, d] or [K, rank, d]: the deviation d_i is row i modulo rank.
-        self._deviations = self._mean.unsqueeze(-2).repeat_interleave(self.rank, -2) * 0
+        *chains, size = self._mean.shape
+        self._deviations = self._mean.new_zeros(*chains, self.rank, size)
 
     @property
     def mean(self) -> Tensor:

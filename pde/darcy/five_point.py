@@ -20,7 +20,7 @@ from ..errors import PdeError, SingularError, check_positive
 from ..grid import Array, finite
 from .rt0 import positive
 
-#: Where iterations end unless told: the error is round-off.
+#: Where iterations end unless told; the error is round-off then.
 TOLERANCE = 1e-14
 _LIMIT = 1000
 
@@ -55,9 +55,9 @@ class FivePointSolver:
     def solve(self, coefficient: Any) -> Array:
         """Return u `[..., nodes, nodes]` of positive coefficients at the nodes.
 
-        A sample's bits do not depend on the others. The residual ends at the tolerance, 1e-14 of
-        the source's unless told, in the norm that the Laplacian's inverse gives: the error is
-        round-off.
+        A sample's bits do not depend on the others. The residual ends at the tolerance times
+        the source's, in the norm that the Laplacian's inverse gives; at 1e-14, the default, the
+        error is round-off.
 
         Raises:
             PdeError: Another shape, or a coefficient that is not positive and finite.
