@@ -179,6 +179,15 @@ class Outcome:
         """Within a twentieth in the deviation and a tenth of one in the mean."""
         return abs(self.deviation - 1) <= 0.05 and self.mean_error <= 0.1
 
+    @property
+    def judged(self) -> str:
+        """``"PASSED"`` for a wrong chain without alarm, ``"ACCUSED"`` for a right one with."""
+        if self.wrong and not self.alarms:
+            return "PASSED"
+        if self.right and self.alarms:
+            return "ACCUSED"
+        return "rightly" if self.wrong or self.right else "either"
+
 
 def run(problem: Problem, recipe: Recipe) -> Outcome:
     """Run a recipe's chains on a problem and judge them as a run of the command line does."""
@@ -377,6 +386,12 @@ class Trial:
     name: str
     problem: Callable[[], Problem]
     recipe: Recipe
+
+    @property
+    def sampler(self) -> str:
+        """The name of its class."""
+        name: str = getattr(self.recipe.make, "func", self.recipe.make).__name__
+        return name
 
     def run(self) -> Outcome:
         """Run the chain and judge it."""

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.experiments import calibration, equal_gradients, gpu, reproduce, scale
+from tasks.experiments import calibration, equal_gradients, gpu, reproduce, scale, verdicts
 from tasks.experiments.tables import Table
 
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -64,6 +64,7 @@ _RECORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "scaling": scale.scaling,
     "at_scale": scale.at_scale,
     "gpu": gpu.table,
+    "bank": verdicts.table,
 }
 
 
