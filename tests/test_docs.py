@@ -175,6 +175,7 @@ def parse(script: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as context:
         context.setattr(sys, "argv", [str(script), *arguments])
+        context.setattr(sys, "path", [str(script.parent), *sys.path])  # as python has it
         context.setattr(ArgumentParser, "parse_args", parsed)
         with pytest.raises(ParsedError):
             runpy.run_path(str(script), run_name="__main__")
