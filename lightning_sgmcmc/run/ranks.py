@@ -66,6 +66,8 @@ class Ranks:
         self._looks: dict[int, int] = {}
         self._ended, self._silent = False, _SILENT
         self._beats: Beats | None = None
+        self._rounds = 0
+        self._watching = threading.Thread(target=self._watch, daemon=True, name="ranks")
 
     def start(self) -> None:
         """Watch from now on."""
@@ -78,7 +80,7 @@ class Ranks:
             if restarts_meet_old_addresses():
                 rank_zero_info(f"Note: {_OLD_ADDRESSES}")
             self._beats = Beats(trainer.global_rank, trainer.world_size)
-        threading.Thread(target=self._watch, daemon=True, name="ranks").start()
+        self._watching.start()
 
     @property
     def is_child(self) -> bool:
@@ -95,7 +97,10 @@ class Ranks:
         """Return what became of another process, None where all run; wait a while to see it."""
         if self._beats is not None:
             self._silent = _SILENT_AFTER_ERROR
-            time.sleep(2 * _SILENT_AFTER_ERROR)  # in which the watch would end this process
+            # The watch ends this process where it finds one lost. It may take its time for that.
+            enough = self._rounds + round(2 * _SILENT_AFTER_ERROR / _EVERY)
+            while self._watching.is_alive() and self._rounds < enough:
+                time.sleep(_EVERY)
             return None
         limit = time.monotonic() + 4.0
         while (found := self._look()) is None and time.monotonic() < limit:
@@ -126,6 +131,7 @@ class Ranks:
             found = self._look()
             if found is not None and not self._ended:
                 self.leave(found)
+            self._rounds += 1
             time.sleep(_EVERY)
 
     def _children(self) -> list[Popen[bytes]]:

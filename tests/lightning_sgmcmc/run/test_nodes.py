@@ -21,9 +21,10 @@ import pytest
 from safetensors.torch import load_file
 
 from lightning_sgmcmc import load_posterior
-from lightning_sgmcmc.run import beats, shared, values
+from lightning_sgmcmc.run import beats, ranks, shared, values
 from lightning_sgmcmc.run.beats import Beats
 from lightning_sgmcmc.run.errors import CommandLineError
+from lightning_sgmcmc.run.ranks import Ranks
 from lightning_sgmcmc.run.shared import SharedFolder
 from tests import forked
 from tests.test_cli import TOY
@@ -393,6 +394,31 @@ def test_a_store_that_stands_still_is_seen_by_all_and_not_after_the_first_is_don
     assert looks(other) is None
     store.still = False
     other.end(True)
+
+
+def test_after_an_error_the_watch_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trainer:
+        world_size = 1
+
+    class SlowBeats:
+        def look(self, still: int, together: int) -> str:
+            time.sleep(0.3)  # far longer than the looks that are waited for would take
+            return "process 1 is lost"
+
+    monkeypatch.setattr(ranks, "_EVERY", 0.01)
+    monkeypatch.setattr(ranks, "_SILENT_AFTER_ERROR", 0.02)
+    watched = Ranks(Trainer(), "")  # type: ignore[arg-type]
+    left: list[str] = []
+
+    def leave(found: str) -> None:
+        left.append(found)
+        watched._ended = True  # where the true one ends the process
+
+    monkeypatch.setattr(watched, "leave", leave)
+    watched._beats = SlowBeats()  # type: ignore[assignment]
+    watched._watching.start()
+    assert watched.lost() is None
+    assert left == ["process 1 is lost"]
 
 
 def test_a_store_that_outlives_the_processes_is_named_where_they_may_start_again(
