@@ -24,8 +24,8 @@ LEADING, RANDOM, COMBINATIONS = 6, 4, 6
 _MEMORY = 2**26
 _SOLVER_STEPS = 8
 _SOLVED = 1e-4
-# Steps between draws that a combination's gradient at every draw costs.
-_STEPS_A_GRADIENT = 8
+# Gradients from one draw to the next for each combination whose gradient every draw evaluates.
+_GRADIENTS_EACH = 8
 
 #: What is noted of each draw: see :meth:`FollowedDirections.record`.
 TRACES = (
@@ -94,7 +94,8 @@ class FollowedDirections:
         dims, params = chain.sampler.chain_dims, chain.sampler.params
         theta = _rows(params, dims)
         force = _rows(gradient, dims)
-        count = max(1, min(len(self.combinations), chain.draws.thinning // _STEPS_A_GRADIENT))
+        spacing = chain.draws.thinning * chain.sampler.gradients_per_step
+        count = max(1, min(len(self.combinations), spacing // _GRADIENTS_EACH))
         values, moving = self._predictions(chain, force, probes, count)
         found = {
             "coordinates": _products(self.covectors, theta),

@@ -287,6 +287,11 @@ class Sampler(torch.optim.Optimizer):
         group = self.param_groups[0]
         group["lr"] = group["initial_lr"] = lr
 
+    @property
+    def gradients_per_step(self) -> int:
+        """Minibatch gradients that a step of the chain takes."""
+        return 2 if "second_gradient" in self.needs else 1
+
     def draw_weight(self) -> float:
         """Return the weight of the current state in averages over draws: the step size."""
         return self.lr

@@ -120,6 +120,11 @@ class HMC(Sampler):
         if self.adapting:
             self.auto_lr = False  # what was chosen for a start is not to replace what was adapted
 
+    @property
+    def gradients_per_step(self) -> int:
+        """Leapfrog steps of a trajectory."""
+        return self.leapfrog_steps
+
     def draw_weight(self) -> float:
         """Return 1: the target does not depend on the step."""
         return 1.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.experiments.overrides import Overrides, arguments, changed
-from tasks.experiments.tables import Column, Results, Table, markdown
+from tasks.experiments.tables import Column, Results, Table, markdown, ran
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +87,7 @@ class Best:
         """Return the sentence, nothing before the first run is finished."""
         sign = {"lower": 1.0, "higher": -1.0}[self.column.better or "lower"]
         found: dict[str, tuple[float, str]] = {}
-        for name, run in results.items():
+        for name, run in ran(results).items():
             if run is not None:
                 method, setting = self.parts(name)
                 value = sign * float(self.column.read(run))
@@ -147,7 +147,7 @@ class Experiment:
         cells: Returns its runs and computations; they may depend on the machine.
         report: The parts of its report, tables and paragraphs, or a function of the results that
             returns them. ``results`` holds the content of every cell's ``results.json``, None
-            where it is not finished.
+            where it is not finished, or diverged.
         choices: What its settings were chosen from.
         left_out: Returns the names of cells that run only where they are asked for, and why.
         figures: Returns figures by name, of the results and of the folder of the cells; in place of
@@ -162,7 +162,7 @@ class Experiment:
 
     def parts(self, results: Results) -> list[Table | str]:
         """Return the tables and paragraphs of the report."""
-        return list(self.report(results) if callable(self.report) else self.report)
+        return list(self.report(ran(results)) if callable(self.report) else self.report)
 
     def render(self, results: Results) -> str:
         """Return the report as Markdown, ours beside the paper's; unfinished cells are hyphens."""

@@ -13,11 +13,14 @@ from typing import Any
 
 import torch
 
+from lightning_sgmcmc.callbacks import ChainDivergedError
 from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.run import cli, errors
+from lightning_sgmcmc.samplers import NonFiniteGradientError
 from tasks.data.download import DATA_ROOT
 from tasks.experiments.experiment import Cell, Cells, Experiment, Study
+from tasks.experiments.tables import DIVERGED, ran
 
 #: Where each experiment is; the module is imported only when it is asked for.
 TABLES = {
@@ -79,7 +82,8 @@ def main(root: Path, arguments: list[str] | None = None, program: str | None = N
         print(experiment.choices.render(finished))
         return
     print(experiment.render(finished))
-    figures = experiment.figures(finished, out) if any(finished.values()) else {}
+    known = ran(finished)
+    figures = experiment.figures(known, out) if any(known.values()) else {}
     for name, figure in figures.items():
         if isinstance(figure, str):
             print(f"{name} is not drawn: {figure}", file=sys.stderr)
@@ -173,7 +177,10 @@ def _chosen(experiment: Experiment, cells: Cells, options: argparse.Namespace) -
 
 
 def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None:
-    """Run a cell, continue it if it was stopped, and do nothing if it is finished."""
+    """Run a cell, continue it if it was stopped, and do nothing if it is finished.
+
+    A cell whose chain diverges is finished: that is its result.
+    """
     folder = out / cell.name
     if (folder / "results.json").is_file():
         print(f"{cell.name}: finished")
@@ -188,7 +195,13 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
         if (folder / "config.yaml").is_file():  # stopped before its first checkpoint
             (folder / "config.yaml").unlink()
         arguments = [*cell.arguments(root / "configs"), *overrides, "--out", str(folder)]
-    cli.main(root / "configs", arguments)
+    try:
+        cli.main(root / "configs", arguments)
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, (ChainDivergedError, NonFiniteGradientError)):
+            raise
+        said = {DIVERGED: errors.one_line(str(stop.__context__))}
+        results.write(folder, {"provenance": results.provenance(torch.device("cpu"))} | said)
 
 
 def _compute(folder: Path, study: Study) -> None:

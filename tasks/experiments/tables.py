@@ -11,6 +11,13 @@ import numpy as np
 #: The content of a ``results.json``, or a part of it.
 Result = dict[str, Any]
 Results = Mapping[str, Result | None]
+#: Under which the result of a run that diverged has what it said, and nothing else.
+DIVERGED = "diverged"
+
+
+def ran(results: Results) -> Results:
+    """Return results with None in place of those of runs that diverged."""
+    return {k: None if v is not None and DIVERGED in v else v for k, v in results.items()}
 
 
 def at(record: Any, path: str) -> Any:
@@ -107,6 +114,8 @@ class Column:
         """Return what stands in the table for a record, None where that is missing."""
         if record is None:
             return self.missing
+        if isinstance(record, dict) and DIVERGED in record:
+            return "diverges"
         value = self.read(record, part)
         if isinstance(value, list):
             return mean_and_spread(value, self.digits)

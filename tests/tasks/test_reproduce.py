@@ -10,13 +10,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tasks.data.download import data_root
 from tasks.experiments import reproduce
-from tasks.experiments.experiment import Experiment, Study
-from tasks.experiments.tables import Results
+from tasks.experiments.experiment import Cell, Experiment, Study
+from tasks.experiments.tables import Column, Results, Row, Table
 
+ROOT = Path(__file__).resolve().parents[2]
 Compute = Callable[[Path], dict[str, Any]]
 
 
@@ -89,6 +91,40 @@ def test_recorded_results_fill_the_table_only_where_they_are_asked_for(
     assert shown[1]["second"] is None
     reproduce.main(tmp_path, ["toy", f"--out={tmp_path / 'other'}", "--show", "--record"])
     assert (kept / "first" / "results.json").is_file()  # nothing new, nothing lost
+
+
+def test_a_cell_that_diverges_is_a_result_and_does_not_stop_the_others(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    np.savetxt(
+        tmp_path / "rows.csv",
+        rng.standard_normal((40, 3)),
+        delimiter=",",
+        header="a,b,y",
+        comments="",
+    )
+    far = {
+        "data.file": str(tmp_path / "rows.csv"),
+        "model.burn_in_optimizer": None,
+        "model.sampler.lr": 1e6,
+        "model.burn_in": 10,
+        "trainer.max_steps": 30,
+        "wandb_project": None,
+    }
+    hot = Cell("hot", "../uci_regression.yaml", far)
+    columns = [Column("value", "value", cell="first"), Column("of hot", "value")]
+    report = [Table(["row"], columns, [Row(["it"], "hot")])]
+    cells = [hot, *table.EXPERIMENT.cells()[:1]]
+    table.EXPERIMENT = replace(table.EXPERIMENT, cells=lambda: cells, report=report)
+    command = ["toy", f"--out={tmp_path / 'runs'}"]
+    reproduce.main(ROOT, command)
+    assert "| it | 2.50 | diverges |" in capsys.readouterr().out
+    content = json.loads((tmp_path / "runs" / "hot" / "results.json").read_text())
+    assert set(content) == {"provenance", "diverged"}
+    assert "step" in content["diverged"]
+    reproduce.main(ROOT, command)  # it is not tried again
+    assert "hot: finished" in capsys.readouterr().out
 
 
 def test_figures_are_drawn_from_what_is_finished(table: Any, tmp_path: Path, capsys: Any) -> None:
