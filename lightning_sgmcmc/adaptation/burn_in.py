@@ -14,6 +14,8 @@ from lightning_sgmcmc.target import Batch
 
 #: Largest factor by which lr is raised from one measurement of the burn-in to the next.
 _GROWTH = 2.0
+#: Eighths of the chain's burn-in after which the curvature is measured too; the largest counts.
+_LAST = (5, 6, 7)
 
 
 class Adaptation:
@@ -50,7 +52,11 @@ class Adaptation:
             self._show_gradients()
         if chain.steps == burn_in:
             self._end()
-        elif auto and chain.steps < burn_in and taken & (taken - 1) == 0 and taken >= 0:
+        elif (
+            auto
+            and 0 <= taken < burn_in - chain.optimizer_steps
+            and (taken & (taken - 1) == 0 or taken in self._late())
+        ):
             # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
             # chain's first steps, the curvature both ways: a low one may not last.
             self._settle(largest=_GROWTH * chain.sampler.lr if taken else math.inf)
@@ -58,6 +64,11 @@ class Adaptation:
                 # A start far above the typical potential turns it into velocity. Under a C that
                 # still adapts a velocity drawn anew may be far too large a little later.
                 chain.sampler.refresh()
+
+    def _late(self) -> list[int]:
+        """Return after how many steps of its own the chain is so far through its burn-in."""
+        whole = self.chain.draws.burn_in - self.chain.optimizer_steps
+        return [whole * eighths // 8 for eighths in _LAST]
 
     def _end(self) -> None:
         chain, sampler = self.chain, self.chain.sampler
@@ -90,8 +101,14 @@ class Adaptation:
                 sampler.show(grads)
 
     def _settle(self, largest: float = math.inf) -> None:
-        self.chain.sampler.look_back()
-        self.stability = self._step_size.settle(self.chain, self._batches(self._count()), largest)
+        chain = self.chain
+        chain.sampler.look_back()
+        known, batches = math.inf, self._batches(self._count())
+        if self.stability.get("after_steps", -1) >= self._late()[0]:
+            known = self.stability["largest_stable_lr"]
+        self.stability = self._step_size.settle(chain, batches, largest, known)
+        if self.stability:
+            self.stability["after_steps"] = chain.steps - chain.optimizer_steps
 
     def _batches(self, count: int) -> Sequence[Batch]:
         """Return the first minibatches of the data, once where each is all of them."""

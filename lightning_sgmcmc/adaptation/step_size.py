@@ -58,7 +58,11 @@ class StepSize:
             raise ValueError(f"max_gradient_noise must be positive, got {bound}")
 
     def settle(
-        self, chain: Chain, batches: Sequence[Batch], largest: float = math.inf
+        self,
+        chain: Chain,
+        batches: Sequence[Batch],
+        largest: float = math.inf,
+        known: float = math.inf,
     ) -> dict[str, float]:
         """Measure the stability limit at a chain's weights; if lr is "auto", take a part of it.
 
@@ -71,6 +75,7 @@ class StepSize:
             batches: Equally large minibatches that stand for the data; the first
                 ``curvature_batches`` for its curvature, all for its noise.
             largest: The largest lr to be chosen.
+            known: A stability limit that was measured before and counts where it is the smaller.
 
         Returns:
             ``lr``, ``largest_stable_lr``, ``fraction``, ``variance_bias`` and, where it bounds lr,
@@ -93,7 +98,8 @@ class StepSize:
             rank_zero_info(f"Note: the largest stable step could not be measured: {error}")
             return {}
         eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue)
-        limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
+        here = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
+        limit = min(here, known)
         largest = min(self.fraction * limit, largest)
         chosen = self._choose(chain, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
@@ -119,9 +125,10 @@ class StepSize:
                         f"{100 * worst.value:.2g} % off on a Gaussian, {worst.where}"
                     )
             if chain.steps == chain.draws.burn_in:  # earlier ones are shown by the progress
+                place = f", {here:.3g} where burn-in ended" if limit < here else ""
                 rank_zero_info(
-                    f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g} "
-                    f"(lambda_max of C H is {eigenvalue:.3g}); {why}"
+                    f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g}"
+                    f"{place} (lambda_max of C H is {eigenvalue:.3g} there); {why}"
                 )
         elif fraction >= 1:
             rank_zero_warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from lightning_sgmcmc import PSGLD, SGHMC, BatchStream, GaussianPrior
+from lightning_sgmcmc import HMC, PSGLD, SGHMC, BatchStream, GaussianPrior
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.diagnostics import gradient_of_potential
@@ -17,7 +18,7 @@ from lightning_sgmcmc.posterior.directions import FollowedDirections, find_direc
 from tests.bank import Regression
 
 
-def bound(net: nn.Module, make: Any, num_chains: int) -> tuple[Chain, Tensor]:
+def bound(net: nn.Module, make: Any, num_chains: int, thinning: int = 80) -> tuple[Chain, Tensor]:
     """Return chains that have burnt in for five steps on all the data, and probe inputs."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
@@ -26,7 +27,7 @@ def bound(net: nn.Module, make: Any, num_chains: int) -> tuple[Chain, Tensor]:
     chain = Chain(
         task,
         lambda params: make(params, lr=1e-3, prior=GaussianPrior(1.0)),
-        DrawSchedule(5, 80),
+        DrawSchedule(5, thinning),
         num_chains=num_chains,
     )
     task.chain = chain
@@ -119,6 +120,25 @@ def test_moving_fields_and_their_divergence_on_a_network() -> None:
     torch.testing.assert_close(noted["spreads"][0], spreads, rtol=1e-6, atol=1e-12)
     force = torch.cat([g.reshape(-1) for g in gradient])
     torch.testing.assert_close(noted["moving_forces"][0], a @ M @ force, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "thinning", "count"),
+    [
+        (SGHMC, 1, 1),
+        (SGHMC, 24, 3),
+        (SGHMC, 1000, 6),
+        (partial(HMC, leapfrog_steps=16), 1, 2),
+        (partial(HMC, leapfrog_steps=16), 2, 4),
+    ],
+)
+def test_each_eight_gradients_from_draw_to_draw_pay_for_a_combination(
+    make: Any, thinning: int, count: int
+) -> None:
+    chain, probes = bound(nn.Linear(2, 1), make, 1, thinning)
+    gradient = gradient_of_potential(chain.target, [chain.minibatch()])
+    noted = found(chain, probes).record(chain, gradient, (probes, torch.zeros(7)))
+    assert noted["spreads"].shape == noted["moving_forces"].shape == (1, count)
 
 
 def test_state_is_kept_as_it_is() -> None:
