@@ -128,6 +128,8 @@ class Recipe:
         lr: Step size; "auto" for ``fraction`` of the largest stable one.
         batch: Examples in a minibatch; None for the whole data.
         optimizer_steps: Of Adam, before the chain.
+        bound: On the error of variances that minibatches and step bring; None leaves chains hot.
+        gradients: "auto" chooses their kind; None takes plain minibatches.
     """
 
     make: Callable[..., Any]
@@ -141,6 +143,8 @@ class Recipe:
     thinning: int = 20
     optimizer_steps: int = 0
     starts: Literal["same", "reinitialise", "prior"] = "reinitialise"
+    bound: float | None = None
+    gradients: Literal["auto"] | None = None
     double: bool = False
     seed: int = 0
 
@@ -204,6 +208,7 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
         partial(recipe.make, lr=recipe.lr, prior=prior, seed=recipe.seed),
         DrawSchedule(burn_in, recipe.thinning, None, recipe.optimizer_steps),
         burn_in_optimizer=optimizer,
+        gradients=recipe.gradients,
         num_chains=recipe.chains,
         starts="same" if problem.variance is None else recipe.starts,
     )
@@ -215,8 +220,7 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
     probes = tuple(t.to(dtype) for t in problem.probes)
     law = "full" if recipe.batch is None else recipe.sampling
     chain.bind(BatchStream(data, recipe.batch or len(data[0]), law))
-    # A bound on the minibatches' noise would leave no chain hot.
-    adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=None))
+    adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=recipe.bound))
     with tempfile.TemporaryDirectory() as folder:
         kept = task.kept = KeptDraws(chain, {"test": HeldOut([probes])}, Path(folder), budget=0)
         adaptation.after_step()
@@ -442,24 +446,24 @@ def _bank() -> list[Trial]:
     def hmc(steps: int, **rest: Any) -> Recipe:
         return Recipe(partial(HMC, leapfrog_steps=steps), thinning=1, burn_in=100, **rest)
 
-    def in_turn(make: Any, fraction: float, batch: int | None = None) -> Recipe:
-        """Return few chains of few steps, as they run in turn."""
-        return Recipe(make, fraction=fraction, batch=batch, chains=4, draws=200, thinning=12)
+    def in_turn(make: Any, fraction: float, thinning: int, batch: int | None = None) -> Recipe:
+        """Return few chains, as they run in turn."""
+        return Recipe(make, fraction=fraction, batch=batch, chains=4, draws=200, thinning=thinning)
 
     found: dict[str, tuple[Callable[[], Problem], Recipe]] = {
-        # Right: whole data, or little gradient noise.
+        # Right: whole data, or little gradient noise; long enough for what the run says of them.
         "linear, SGLD": (linear, Recipe(SGLD, fraction=0.05)),
         "linear, PSGLD": (linear, Recipe(PSGLD, fraction=0.05, thinning=30)),
         "linear, SGHMC": (linear, Recipe(SGHMC)),
         "linear, SGNHT": (linear, Recipe(SGNHT)),
         "linear, NaturalLangevin": (linear, Recipe(NaturalLangevin, fraction=0.05, burn_in=1000)),
-        "linear, HASGLD": (linear, in_turn(HASGLD, 0.05)),
-        "linear, HAMCMC": (linear, in_turn(HAMCMC, 0.05)),
+        "linear, HASGLD": (linear, in_turn(HASGLD, 0.05, 40)),
+        "linear, HAMCMC": (linear, in_turn(HAMCMC, 0.05, 60)),
         "linear, HMC": (linear, hmc(20)),
         "linear, MCLMC": (linear, Recipe(MCLMC)),
         "linear, SGFS": (linear, Recipe(SGFS, lr=0.04, batch=40, thinning=30)),
-        "linear, SGLD, little noise": (linear, Recipe(SGLD, batch=100, fraction=0.02, thinning=40)),
-        "logistic, SGLD": (logistic, Recipe(SGLD, fraction=0.05)),
+        "linear, SGLD, little noise": (linear, Recipe(SGLD, batch=100, fraction=0.02, thinning=80)),
+        "logistic, SGLD": (logistic, Recipe(SGLD, fraction=0.05, thinning=80)),
         "logistic, PSGLD": (logistic, Recipe(PSGLD, fraction=0.05, thinning=120)),
         "logistic, SGHMC": (logistic, Recipe(SGHMC)),
         "logistic, SGNHT": (logistic, Recipe(SGNHT)),
@@ -471,10 +475,10 @@ def _bank() -> list[Trial]:
         ),
         "features, SGHMC": (random_features, Recipe(SGHMC, thinning=50)),
         "features, HMC": (random_features, hmc(60)),
-        "network, SGHMC": (network, Recipe(SGHMC, thinning=30, burn_in=2000)),
-        "network, MCLMC": (network, Recipe(MCLMC, thinning=30, burn_in=2000)),
+        "network, SGHMC": (network, Recipe(SGHMC, thinning=120, burn_in=2000)),
+        "network, MCLMC": (network, Recipe(MCLMC, thinning=50, burn_in=2000, draws=200)),
         "network, HMC": (network, hmc(60)),
-        "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=100)),
+        "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=30, draws=600)),
         # Steps that are too large.
         "linear, SGLD, large step": (linear, Recipe(SGLD, fraction=0.7)),
         "linear, PSGLD, large step": (linear, Recipe(PSGLD, fraction=0.7)),
@@ -484,8 +488,8 @@ def _bank() -> list[Trial]:
         "linear, SGLD, noise": (linear, Recipe(SGLD, batch=5)),
         "linear, SGHMC, noise": (linear, Recipe(SGHMC, batch=20)),
         "linear, SGHMC, some noise": (linear, Recipe(SGHMC, batch=20, fraction=0.01)),
-        "linear, HASGLD, noise": (linear, in_turn(HASGLD, 0.3, 10)),
-        "linear, HAMCMC, noise": (linear, in_turn(HAMCMC, 0.3, 10)),
+        "linear, HASGLD, noise": (linear, in_turn(HASGLD, 0.3, 12, 10)),
+        "linear, HAMCMC, noise": (linear, in_turn(HAMCMC, 0.3, 12, 10)),
         "linear, SGNHT, noise": (linear, Recipe(SGNHT, batch=10)),
         "linear, SGFS, reshuffled": (linear, Recipe(SGFS, lr=0.1, batch=40, sampling="reshuffled")),
         "logistic, SGHMC, noise": (logistic, Recipe(SGHMC, batch=20)),

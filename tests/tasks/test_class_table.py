@@ -14,8 +14,7 @@ from lightning_sgmcmc.run import cli
 from tasks.data.class_table import ClassTableData, read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-rng = np.random.default_rng(0)
-X = rng.normal(5, 3, (60, 3))
+X = np.random.default_rng(0).normal(5, 3, (60, 3))
 
 
 def csv(path: Path, x: Any, y: Any, header: str = "") -> str:
@@ -66,7 +65,7 @@ def test_labels_from_0_stay_as_they_are(tmp_path: Path) -> None:
 def test_other_labels_are_numbered_in_order_and_said(
     tmp_path: Path, values: list[Any], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    codes = rng.permutation(np.arange(60) % 3)
+    codes = np.random.default_rng(1).permutation(np.arange(60) % 3)
     with caplog.at_level(logging.INFO):
         data = made(csv(tmp_path / "a.csv", X, np.array(values)[codes]), standardise=False)
     assert by_first_feature(data) == expected(codes)
@@ -226,6 +225,7 @@ def test_a_target_that_holds_no_classes(tmp_path: Path) -> None:
 def test_the_task_finds_the_classes_of_a_csv_file(tmp_path: Path) -> None:
     """Three clouds 8 standard deviations apart: Bayes' rule errs on 1e-4, p is close to 0 or 1."""
     kinds = np.array(["ash", "birch", "cedar"])
+    rng = np.random.default_rng(2)
     y = rng.integers(3, size=300)
     x = rng.normal(size=(300, 2)) + 8 * np.array([[0, 0], [1, 0], [0, 1]])[y]
     path = csv(tmp_path / "trees.csv", x, kinds[y], "height,girth,kind\n")
