@@ -128,8 +128,6 @@ class Recipe:
         lr: Step size; "auto" for ``fraction`` of the largest stable one.
         batch: Examples in a minibatch; None for the whole data.
         optimizer_steps: Of Adam, before the chain.
-        bound: On the error of variances that minibatches and step bring; None leaves chains hot.
-        gradients: "auto" chooses their kind; None takes plain minibatches.
     """
 
     make: Callable[..., Any]
@@ -143,8 +141,6 @@ class Recipe:
     thinning: int = 20
     optimizer_steps: int = 0
     starts: Literal["same", "reinitialise", "prior"] = "reinitialise"
-    bound: float | None = None
-    gradients: Literal["auto"] | None = None
     double: bool = False
     seed: int = 0
 
@@ -208,7 +204,6 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
         partial(recipe.make, lr=recipe.lr, prior=prior, seed=recipe.seed),
         DrawSchedule(burn_in, recipe.thinning, None, recipe.optimizer_steps),
         burn_in_optimizer=optimizer,
-        gradients=recipe.gradients,
         num_chains=recipe.chains,
         starts="same" if problem.variance is None else recipe.starts,
     )
@@ -220,7 +215,8 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
     probes = tuple(t.to(dtype) for t in problem.probes)
     law = "full" if recipe.batch is None else recipe.sampling
     chain.bind(BatchStream(data, recipe.batch or len(data[0]), law))
-    adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=recipe.bound))
+    # A bound on the minibatches' noise would leave no chain hot.
+    adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=None))
     with tempfile.TemporaryDirectory() as folder:
         kept = task.kept = KeptDraws(chain, {"test": HeldOut([probes])}, Path(folder), budget=0)
         adaptation.after_step()
