@@ -9,9 +9,10 @@ its generators, is not seen.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -20,9 +21,9 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lightning_sgmcmc import kernels
 
@@ -53,13 +54,20 @@ def on_gpu(tensor: Tensor) -> bool:
     tensor = _beneath(tensor)
     if tensor.layout != torch.strided:
         return False
-    known = _ON_GPU.get(tensor.untyped_storage()._cdata)
+    known = _ON_GPU.get(_storage(tensor)._cdata)
     return known is not None and not known.expired()
+
+
+def _storage(tensor: Tensor) -> Any:
+    if is_lazy(tensor):  # refuses to be asked
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.untyped_storage()
+    return tensor.untyped_storage()
 
 
 def put(tensor: Tensor, gpu: bool) -> Tensor:
     """Let a tensor of its own memory count as one of a device."""
-    storage = StorageWeakRef(_beneath(tensor).untyped_storage())
+    storage = StorageWeakRef(_storage(_beneath(tensor)))
     if gpu:
         _ON_GPU[storage.cdata] = storage
     else:
@@ -67,8 +75,22 @@ def put(tensor: Tensor, gpu: bool) -> Tensor:
     return tensor
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+def _tensors(*trees: Any) -> list[Tensor]:
+    """Return the tensors among the leaves of lists, tuples and dictionaries."""
+    found: list[Tensor] = []
+    for tree in trees:
+        if isinstance(tree, Tensor):
+            found.append(tree)
+        elif isinstance(tree, (list, tuple)):
+            found += _tensors(*tree)
+        elif isinstance(tree, dict):
+            found += _tensors(*tree.values())
+    return found
+
+
+@functools.cache
+def _name(func: Any) -> str:
+    return f"{func._schema.name}.{func._schema.overload_name}".removesuffix(".")
 
 
 #: Whether the call in hand is of tensors of the GPU: what its own code makes is there, too.
@@ -78,12 +100,16 @@ _INSIDE = [False]
 class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What is computed from tensors of the GPU is on the GPU."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled beneath, and the wrapper would cost as much as the rest
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = _tensors((args, kwargs))
+        given = _tensors(args, kwargs)
         gpu = [on_gpu(t) for t in given]
-        name = f"{func._schema.name}.{func._schema.overload_name}".removesuffix(".")
+        name = _name(func)
         result = func(*args, **(kwargs or {}))
         if name in _MIX:
             if name in ("aten::index.Tensor", "aten::_to_copy"):
@@ -135,7 +161,7 @@ class _Devices(TorchFunctionMode):
             return _moved(args[0], False).tolist()
         device = kwargs.get("device")
         if device is None:
-            _INSIDE.append(any(map(on_gpu, _tensors((args, kwargs)))))
+            _INSIDE.append(any(map(on_gpu, _tensors(args, kwargs))))
             try:
                 return func(*args, **kwargs)
             finally:
@@ -166,7 +192,8 @@ def _moved(tensor: Tensor, gpu: bool) -> Tensor:
     if on_gpu(tensor) == gpu:
         return tensor
     with torch._C.DisableTorchFunction():
-        return put(tensor.clone(), gpu)
+        copy = put(tensor.clone(), gpu)
+    return copy.as_subclass(type(tensor)) if is_lazy(tensor) else copy
 
 
 def _location(storage: Any) -> str | None:
@@ -194,10 +221,24 @@ def _generator(device: Any = "cpu") -> torch.Generator:
 _Generator = torch.Generator
 
 
+#: How many fakes surround what runs.
+_DEPTH = [0]
+
+
+@contextmanager
+def _deeper() -> Iterator[None]:
+    _DEPTH[0] += 1
+    try:
+        yield
+    finally:
+        _DEPTH[0] -= 1
+
+
 @contextmanager
 def fake_gpu() -> Iterator[None]:
     """Let ``cuda`` be a device for a while."""
     with (
+        _deeper(),
         mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver
         mock.patch.object(torch, "Generator", _generator),
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
@@ -221,7 +262,15 @@ class FakeAccelerator(CPUAccelerator):
         return [CUDA]
 
 
+_FOR_GOOD = ExitStack()
+
+
 def fake_trainer_settings() -> dict[str, Any]:
-    """Return the settings with which a Trainer runs on the fake GPU."""
+    """Return the settings with which a Trainer runs on the fake GPU.
+
+    A process that a test started has the fake from here to its end.
+    """
+    if not _DEPTH[0]:
+        _FOR_GOOD.enter_context(fake_gpu())
     strategy = SingleDeviceStrategy(device=CUDA)
     return {"accelerator": FakeAccelerator(), "strategy": strategy, "devices": 1}
