@@ -13,6 +13,7 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import MethodWrapperType
 from typing import Any
 from unittest import mock
 
@@ -29,8 +30,11 @@ from lightning_sgmcmc import kernels
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
-# Of every storage that a tensor on the GPU has; the weak references keep addresses from reuse.
+# By the address of every storage that a tensor on the GPU has. A weak reference keeps the address
+# from reuse, so that what is found here is meant.
 _ON_GPU: dict[int, StorageWeakRef] = {}
+#: How many there may be before those whose storage is gone are dropped.
+_MOST = [10_000]
 _DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 # These take tensors of both devices.
 _MIX = (
@@ -54,8 +58,7 @@ def on_gpu(tensor: Tensor) -> bool:
     tensor = _beneath(tensor)
     if tensor.layout != torch.strided:
         return False
-    known = _ON_GPU.get(_storage(tensor)._cdata)
-    return known is not None and not known.expired()
+    return _storage(tensor)._cdata in _ON_GPU
 
 
 def _storage(tensor: Tensor) -> Any:
@@ -67,12 +70,20 @@ def _storage(tensor: Tensor) -> Any:
 
 def put(tensor: Tensor, gpu: bool) -> Tensor:
     """Let a tensor of its own memory count as one of a device."""
-    storage = StorageWeakRef(_storage(_beneath(tensor)))
-    if gpu:
-        _ON_GPU[storage.cdata] = storage
-    else:
-        _ON_GPU.pop(storage.cdata, None)
+    storage = _storage(_beneath(tensor))
+    if not gpu:
+        _ON_GPU.pop(storage._cdata, None)
+    elif storage._cdata not in _ON_GPU:
+        _note(storage)
     return tensor
+
+
+def _note(storage: Any) -> None:
+    if len(_ON_GPU) >= _MOST[0]:
+        for address in [a for a, known in _ON_GPU.items() if known.expired()]:
+            del _ON_GPU[address]
+        _MOST[0] = max(10_000, 2 * len(_ON_GPU))
+    _ON_GPU[storage._cdata] = StorageWeakRef(storage)
 
 
 def _tensors(*trees: Any) -> list[Tensor]:
@@ -93,8 +104,8 @@ def _name(func: Any) -> str:
     return f"{func._schema.name}.{func._schema.overload_name}".removesuffix(".")
 
 
-#: Whether the call in hand is of tensors of the GPU: what its own code makes is there, too.
-_INSIDE = [False]
+#: Arguments of the calls in hand: what the code of a call on tensors of the GPU makes is there, too.
+_INSIDE: list[Any] = [()]
 
 
 class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -115,8 +126,8 @@ class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name in ("aten::index.Tensor", "aten::_to_copy"):
                 put(result, gpu[0])
             return result
-        if any(gpu) or (not given and _INSIDE[-1]):
-            if not all(g or t.dim() == 0 for g, t in zip(gpu, given, strict=True)):
+        if any(gpu) or (not given and any(map(on_gpu, _tensors(_INSIDE[-1])))):
+            if not all(gpu) and any(t.dim() for g, t in zip(gpu, given, strict=True) if not g):
                 raise RuntimeError(f"{name}: expected all tensors to be on one device, got {gpu}")
             for output in _tensors(result):
                 if output.layout == torch.strided:
@@ -142,11 +153,11 @@ class _Devices(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if type(func) is MethodWrapperType:  # an attribute
+            if func == _DEVICE:
+                return CUDA if on_gpu(args[0]) else CPU
+            return on_gpu(args[0]) if func == _IS_CUDA else func(*args)
         kwargs = dict(kwargs or {})
-        if func == _DEVICE:
-            return CUDA if on_gpu(args[0]) else CPU
-        if func == _IS_CUDA:
-            return on_gpu(args[0])
         if func in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
             raise TypeError("can't convert a tensor of the GPU to numpy: copy it to the host first")
         if func is Tensor.__deepcopy__:
@@ -161,7 +172,7 @@ class _Devices(TorchFunctionMode):
             return _moved(args[0], False).tolist()
         device = kwargs.get("device")
         if device is None:
-            _INSIDE.append(any(map(on_gpu, _tensors(args, kwargs))))
+            _INSIDE.append((args, kwargs))
             try:
                 return func(*args, **kwargs)
             finally:
@@ -198,16 +209,14 @@ def _moved(tensor: Tensor, gpu: bool) -> Tensor:
 
 def _location(storage: Any) -> str | None:
     """Return where a storage is to be restored when it is read from a file."""
-    known = _ON_GPU.get(storage._cdata)
-    return "fake:0" if known is not None and not known.expired() else None
+    return "fake:0" if storage._cdata in _ON_GPU else None
 
 
 def _restored(storage: Any, location: str) -> Any:
     """Return a storage that was read, on the device that it was on, None if it is not of here."""
     if location != "fake:0":
         return None
-    weak = StorageWeakRef(storage)
-    _ON_GPU[weak.cdata] = weak
+    _note(storage)
     return storage
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodWrapperType
 from typing import Any
 from unittest import mock
 
@@ -58,6 +59,8 @@ class _MadeThere(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if type(func) is MethodWrapperType:  # an attribute
+            return func(*args)
         kwargs = kwargs or {}
         if func in _MAKE and kwargs.get("device") is None and _by_a_test():
             return self._make(func, args, kwargs)
