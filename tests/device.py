@@ -66,9 +66,13 @@ MADE_THERE = (
     "lightning_sgmcmc/priors/test_scale_mixture.py",
     "lightning_sgmcmc/priors/test_spike_slab.py",
     "lightning_sgmcmc/samplers/test_common_arguments.py",
+    "lightning_sgmcmc/samplers/test_hamcmc.py",
+    "lightning_sgmcmc/samplers/test_sgld.py",
     "lightning_sgmcmc/target/test_hessian.py",
     "lightning_sgmcmc/target/test_per_example.py",
     "lightning_sgmcmc/target/test_potential.py",
+    "lightning_sgmcmc/test_resume.py",
+    "tasks/test_prediction.py",
 )
 #: All whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
 TAKE_IT = PUT_THERE + MADE_THERE
@@ -83,7 +87,9 @@ NOT_ON_A_FAKE = {
     "lightning_sgmcmc/samplers/test_waiting.py": "has torch's fake tensors, on a GPU of their own",
 }
 #: Why single tests of these run on the CPU alone.
-NOT_ON_A_GPU: dict[str, str] = {}
+NOT_ON_A_GPU = {
+    "tasks/test_prediction.py::test_compiled_loops_give_the_same_law": "compiled loops for the CPU",
+}
 NOT_ON_A_FAKE |= NOT_ON_A_GPU
 #: Why others do not, by the longest of these that a module's path begins with.
 ON_THE_CPU = {
@@ -101,11 +107,9 @@ ON_THE_CPU = {
     "lightning_sgmcmc/preconditioners/test_fisher.py": _OWN,
     "lightning_sgmcmc/preconditioners/test_rmsprop.py": _OWN,
     "lightning_sgmcmc/preconditioners/test_lbfgs.py": _OWN,
-    "lightning_sgmcmc/samplers/test_hamcmc.py": _OWN,
     "lightning_sgmcmc/samplers/test_self_check.py": _OWN,
     "lightning_sgmcmc/samplers/test_sgnht.py": _OWN,
     "lightning_sgmcmc/samplers/test_hmc.py": _OWN,
-    "lightning_sgmcmc/samplers/test_sgld.py": _OWN,
     "lightning_sgmcmc/samplers/test_sgfs.py": _OWN,
 }
 

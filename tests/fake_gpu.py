@@ -124,7 +124,7 @@ class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if name in _MIX:
             if name in ("aten::index.Tensor", "aten::_to_copy"):
-                put(result, gpu[0])
+                put(result, gpu[:1] == [True])  # a number comes as such
             return result
         if any(gpu) or (not given and any(map(on_gpu, _tensors(_INSIDE[-1])))):
             if not all(gpu) and any(t.dim() for g, t in zip(gpu, given, strict=True) if not g):
