@@ -88,6 +88,9 @@ NOT_ON_A_FAKE = {
 }
 #: Why single tests of these run on the CPU alone.
 NOT_ON_A_GPU = {
+    "lightning_sgmcmc/posterior/test_predict.py::test_a_little_work_is_not_traced": (
+        "compiled loops for the CPU"
+    ),
     "tasks/test_prediction.py::test_compiled_loops_give_the_same_law": "compiled loops for the CPU",
 }
 NOT_ON_A_FAKE |= NOT_ON_A_GPU

@@ -248,7 +248,8 @@ def fake_gpu() -> Iterator[None]:
     """Let ``cuda`` be a device for a while."""
     with (
         _deeper(),
-        mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver
+        mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver,
+        mock.patch.object(kernels, "_installed", lambda name: False),  # also where a test asks
         mock.patch.object(torch, "Generator", _generator),
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
         mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),

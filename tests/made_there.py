@@ -1,8 +1,8 @@
 """Puts on the device of ``pytest --device`` what test modules make, and lets them look at it.
 
 A tensor or a network that the code of a test module makes is made on the CPU, from the same random
-numbers, and moved; a task that it makes is moved as a whole, and again when a run of it ends. What
-else the product makes is left where it is, so that a tensor that it forgets to put on the device
+numbers, and moved; a task or metric that it makes is moved as a whole, a task again when a run of
+it ends. What else the product makes is left where it is, so that a tensor that it forgets to put on the device
 still meets one of the other kind. NumPy's view of a tensor, and a comparison by ``torch.equal``,
 ``torch.allclose`` or ``torch.testing.assert_close``, that a test asks for are of a copy on the CPU.
 """
@@ -21,16 +21,17 @@ from unittest import mock
 import _pytest
 import lightning as L
 import numpy as np
+import scipy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
-from lightning_sgmcmc.module import SGMCMCModule
+from tests.toy import toy_data
 
 _TESTS = Path(__file__).parent
-_LIBRARIES = tuple(str(Path(str(m.__file__)).parent) for m in (torch, np, _pytest))
+_LIBRARIES = tuple(str(Path(str(m.__file__)).parent) for m in (torch, np, scipy, _pytest))
 _MAKE = _device_constructors()
 _NUMPY = {Tensor.numpy, Tensor.__array__}
 _RUNS = ("fit", "validate", "test", "predict")
@@ -48,7 +49,7 @@ def _is_a_tests(file: str) -> bool:
 def _by_a_test() -> bool:
     """Return whether the code that called into torch, NumPy or a task is a test module's."""
     frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code is toy_data.__code__:
         if frame.f_back is None:
             return False
         frame = frame.f_back
@@ -87,26 +88,27 @@ class _MadeThere(TorchFunctionMode):
 _PUT: list[torch.device] = []
 
 
-def _put_whole(kind: type[SGMCMCModule]) -> None:
-    """Let the tasks of a class that tests make be put on the device when they are made."""
+def _put_whole(kind: type[nn.Module]) -> None:
+    """Let what tests make of a class of ours be put on the device when it is made."""
     make: Any = kind.__dict__.get("__init__")
-    if make is not None and not hasattr(make, "puts_whole"):
+    ours = kind.__module__.split(".")[0] in ("lightning_sgmcmc", "tasks", "tests")
+    if ours and make is not None and not hasattr(make, "puts_whole"):
 
         @functools.wraps(make)
-        def __init__(self: SGMCMCModule, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             make(self, *args, **kwargs)
             if _PUT and type(self).__init__ is __init__ and _by_a_test():
                 self.to(_PUT[-1])
 
         __init__.puts_whole = True  # type: ignore[attr-defined]
-        kind.__init__ = __init__  # type: ignore[method-assign]
+        kind.__init__ = __init__  # type: ignore[assignment, method-assign]
     for more in kind.__subclasses__():
         _put_whole(more)
 
 
 @contextmanager
 def _tasks_put(device: torch.device) -> Iterator[None]:
-    _put_whole(SGMCMCModule)
+    _put_whole(nn.Module)
     _PUT.append(device)
     try:
         yield
