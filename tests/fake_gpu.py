@@ -104,7 +104,7 @@ def _name(func: Any) -> str:
     return f"{func._schema.name}.{func._schema.overload_name}".removesuffix(".")
 
 
-#: Arguments of the calls in hand: what the code of a call on tensors of the GPU makes is there, too.
+#: Arguments of the calls in hand: what a call on tensors of the GPU makes is there, too.
 _INSIDE: list[Any] = [()]
 
 
@@ -249,7 +249,7 @@ def fake_gpu() -> Iterator[None]:
     with (
         _deeper(),
         mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver,
-        mock.patch.object(kernels, "_installed", lambda name: False),  # also where a test asks
+        mock.patch.object(kernels, "_installed", return_value=False),  # also where a test asks
         mock.patch.object(torch, "Generator", _generator),
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
         mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),

@@ -1,10 +1,11 @@
 """Puts on the device of ``pytest --device`` what test modules make, and lets them look at it.
 
 A tensor or a network that the code of a test module makes is made on the CPU, from the same random
-numbers, and moved; a task or metric that it makes is moved as a whole, a task again when a run of
-it ends. What else the product makes is left where it is, so that a tensor that it forgets to put on the device
-still meets one of the other kind. NumPy's view of a tensor, and a comparison by ``torch.equal``,
-``torch.allclose`` or ``torch.testing.assert_close``, that a test asks for are of a copy on the CPU.
+numbers, and moved; a task or a metric that it makes is moved as a whole, a task again when a run of
+it ends. What else the product makes is left where it is, so that a tensor that it forgets to put on
+the device still meets one of the other kind. NumPy's view of a tensor, and a comparison by
+``torch.equal``, ``torch.allclose`` or ``torch.testing.assert_close``, that a test asks for are of a
+copy on the CPU.
 """
 
 from __future__ import annotations
