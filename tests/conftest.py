@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -67,20 +68,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from tests.device import why_not_there
 
     for item in items:
-        reason = why_not_there(item.path)
+        reason = why_not_there(item.path, test_of(item))
         if reason:
             item.add_marker(pytest.mark.skip(reason=f"not on this device: {reason}"))
 
 
+def test_of(item: pytest.Item) -> str:
+    """Return the name of a test without its parameters."""
+    return getattr(item, "originalname", item.name)
+
+
 @contextmanager
-def on_the_device(config: pytest.Config, path: Path) -> Iterator[None]:
+def on_the_device(config: pytest.Config, path: Path, test: str = "") -> Iterator[None]:
     """Let a test module's chains and data be on the device, which may be a fake GPU."""
     chosen = config.getoption("--device")
     if chosen == "cpu":
         yield
         return
-    import lightning_sgmcmc  # noqa: F401  before the fake, which is none of its business
-    from tests.device import DEVICE, MADE_THERE, name_of
+    from lightning_sgmcmc.samplers import watch  # the package before the fake
+    from tests.device import DEVICE, LOOKED_AT_AT_ONCE, MADE_THERE, name_of
     from tests.fake_gpu import fake_gpu
     from tests.made_there import made_there
 
@@ -89,6 +95,8 @@ def on_the_device(config: pytest.Config, path: Path) -> Iterator[None]:
             stack.enter_context(fake_gpu())
         if name_of(path) in MADE_THERE:
             stack.enter_context(made_there(DEVICE))
+        if f"{name_of(path)}::{test}" in LOOKED_AT_AT_ONCE:
+            stack.enter_context(mock.patch.dict(watch._STEPS, cuda=1))
         yield
 
 
@@ -106,7 +114,7 @@ def pytest_make_collect_report(
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Run a test, with its fixtures, on the device."""
-    with on_the_device(item.config, item.path):
+    with on_the_device(item.config, item.path, test_of(item)):
         return (yield)
 
 

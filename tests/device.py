@@ -66,18 +66,34 @@ MADE_THERE = (
     "lightning_sgmcmc/priors/test_scale_mixture.py",
     "lightning_sgmcmc/priors/test_spike_slab.py",
     "lightning_sgmcmc/samplers/test_common_arguments.py",
+    "lightning_sgmcmc/samplers/test_hamcmc.py",
+    "lightning_sgmcmc/samplers/test_sgld.py",
     "lightning_sgmcmc/target/test_hessian.py",
     "lightning_sgmcmc/target/test_per_example.py",
     "lightning_sgmcmc/target/test_potential.py",
+    "lightning_sgmcmc/test_resume.py",
+    "tasks/test_prediction.py",
 )
 #: All whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
 TAKE_IT = PUT_THERE + MADE_THERE
 _OWN = "makes tensors of its own beside the harness's; not shown to pass by MADE_THERE"
-#: Why some of these do not run on a fake GPU.
+#: Tests of what an error leaves: the host looks at every step for them, as it does on the CPU.
+LOOKED_AT_AT_ONCE = (
+    "lightning_sgmcmc/samplers/test_hamcmc.py::test_an_error_leaves_the_weights_where_they_were",
+)
+#: Why some of these, or single tests of them, do not run on a fake GPU.
 NOT_ON_A_FAKE = {
     "lightning_sgmcmc/chain/test_bfloat16.py": "autocast asks the driver for a GPU",
     "lightning_sgmcmc/samplers/test_waiting.py": "has torch's fake tensors, on a GPU of their own",
 }
+#: Why single tests of these run on the CPU alone.
+NOT_ON_A_GPU = {
+    "lightning_sgmcmc/posterior/test_predict.py::test_a_little_work_is_not_traced": (
+        "compiled loops for the CPU"
+    ),
+    "tasks/test_prediction.py::test_compiled_loops_give_the_same_law": "compiled loops for the CPU",
+}
+NOT_ON_A_FAKE |= NOT_ON_A_GPU
 #: Why others do not, by the longest of these that a module's path begins with.
 ON_THE_CPU = {
     "": "no chain, or one whose numbers are made on the CPU",
@@ -94,11 +110,9 @@ ON_THE_CPU = {
     "lightning_sgmcmc/preconditioners/test_fisher.py": _OWN,
     "lightning_sgmcmc/preconditioners/test_rmsprop.py": _OWN,
     "lightning_sgmcmc/preconditioners/test_lbfgs.py": _OWN,
-    "lightning_sgmcmc/samplers/test_hamcmc.py": _OWN,
     "lightning_sgmcmc/samplers/test_self_check.py": _OWN,
     "lightning_sgmcmc/samplers/test_sgnht.py": _OWN,
     "lightning_sgmcmc/samplers/test_hmc.py": _OWN,
-    "lightning_sgmcmc/samplers/test_sgld.py": _OWN,
     "lightning_sgmcmc/samplers/test_sgfs.py": _OWN,
 }
 
@@ -108,9 +122,10 @@ def name_of(path: Path) -> str:
     return path.relative_to(Path(__file__).parent).as_posix()
 
 
-def why_not_there(path: Path) -> str | None:
-    """Return why a test module does not run on the device that was chosen, None where it does."""
+def why_not_there(path: Path, test: str) -> str | None:
+    """Return why a test does not run on the device that was chosen, None where it does."""
     name = name_of(path)
     if name in TAKE_IT:
-        return NOT_ON_A_FAKE.get(name) if CHOSEN == "fake" else None
+        reasons = NOT_ON_A_FAKE if CHOSEN == "fake" else NOT_ON_A_GPU
+        return reasons.get(name) or reasons.get(f"{name}::{test}")
     return ON_THE_CPU[max((key for key in ON_THE_CPU if name.startswith(key)), key=len)]

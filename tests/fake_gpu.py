@@ -9,9 +9,11 @@ its generators, is not seen.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from types import MethodWrapperType
 from typing import Any
 from unittest import mock
 
@@ -20,16 +22,19 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lightning_sgmcmc import kernels
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
-# Of every storage that a tensor on the GPU has; the weak references keep addresses from reuse.
+# By the address of every storage that a tensor on the GPU has. A weak reference keeps the address
+# from reuse, so that what is found here is meant.
 _ON_GPU: dict[int, StorageWeakRef] = {}
+#: How many there may be before those whose storage is gone are dropped.
+_MOST = [10_000]
 _DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 # These take tensors of both devices.
 _MIX = (
@@ -53,44 +58,76 @@ def on_gpu(tensor: Tensor) -> bool:
     tensor = _beneath(tensor)
     if tensor.layout != torch.strided:
         return False
-    known = _ON_GPU.get(tensor.untyped_storage()._cdata)
-    return known is not None and not known.expired()
+    return _storage(tensor)._cdata in _ON_GPU
+
+
+def _storage(tensor: Tensor) -> Any:
+    if is_lazy(tensor):  # refuses to be asked
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.untyped_storage()
+    return tensor.untyped_storage()
 
 
 def put(tensor: Tensor, gpu: bool) -> Tensor:
     """Let a tensor of its own memory count as one of a device."""
-    storage = StorageWeakRef(_beneath(tensor).untyped_storage())
-    if gpu:
-        _ON_GPU[storage.cdata] = storage
-    else:
-        _ON_GPU.pop(storage.cdata, None)
+    storage = _storage(_beneath(tensor))
+    if not gpu:
+        _ON_GPU.pop(storage._cdata, None)
+    elif storage._cdata not in _ON_GPU:
+        _note(storage)
     return tensor
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+def _note(storage: Any) -> None:
+    if len(_ON_GPU) >= _MOST[0]:
+        for address in [a for a, known in _ON_GPU.items() if known.expired()]:
+            del _ON_GPU[address]
+        _MOST[0] = max(10_000, 2 * len(_ON_GPU))
+    _ON_GPU[storage._cdata] = StorageWeakRef(storage)
 
 
-#: Whether the call in hand is of tensors of the GPU: what its own code makes is there, too.
-_INSIDE = [False]
+def _tensors(*trees: Any) -> list[Tensor]:
+    """Return the tensors among the leaves of lists, tuples and dictionaries."""
+    found: list[Tensor] = []
+    for tree in trees:
+        if isinstance(tree, Tensor):
+            found.append(tree)
+        elif isinstance(tree, (list, tuple)):
+            found += _tensors(*tree)
+        elif isinstance(tree, dict):
+            found += _tensors(*tree.values())
+    return found
+
+
+@functools.cache
+def _name(func: Any) -> str:
+    return f"{func._schema.name}.{func._schema.overload_name}".removesuffix(".")
+
+
+#: Arguments of the calls in hand: what a call on tensors of the GPU makes is there, too.
+_INSIDE: list[Any] = [()]
 
 
 class _Propagate(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What is computed from tensors of the GPU is on the GPU."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled beneath, and the wrapper would cost as much as the rest
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = _tensors((args, kwargs))
+        given = _tensors(args, kwargs)
         gpu = [on_gpu(t) for t in given]
-        name = f"{func._schema.name}.{func._schema.overload_name}".removesuffix(".")
+        name = _name(func)
         result = func(*args, **(kwargs or {}))
         if name in _MIX:
             if name in ("aten::index.Tensor", "aten::_to_copy"):
-                put(result, gpu[0])
+                put(result, gpu[:1] == [True])  # a number comes as such
             return result
-        if any(gpu) or (not given and _INSIDE[-1]):
-            if not all(g or t.dim() == 0 for g, t in zip(gpu, given, strict=True)):
+        if any(gpu) or (not given and any(map(on_gpu, _tensors(_INSIDE[-1])))):
+            if not all(gpu) and any(t.dim() for g, t in zip(gpu, given, strict=True) if not g):
                 raise RuntimeError(f"{name}: expected all tensors to be on one device, got {gpu}")
             for output in _tensors(result):
                 if output.layout == torch.strided:
@@ -116,11 +153,11 @@ class _Devices(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if type(func) is MethodWrapperType:  # an attribute
+            if func == _DEVICE:
+                return CUDA if on_gpu(args[0]) else CPU
+            return on_gpu(args[0]) if func == _IS_CUDA else func(*args)
         kwargs = dict(kwargs or {})
-        if func == _DEVICE:
-            return CUDA if on_gpu(args[0]) else CPU
-        if func == _IS_CUDA:
-            return on_gpu(args[0])
         if func in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
             raise TypeError("can't convert a tensor of the GPU to numpy: copy it to the host first")
         if func is Tensor.__deepcopy__:
@@ -135,7 +172,7 @@ class _Devices(TorchFunctionMode):
             return _moved(args[0], False).tolist()
         device = kwargs.get("device")
         if device is None:
-            _INSIDE.append(any(map(on_gpu, _tensors((args, kwargs)))))
+            _INSIDE.append((args, kwargs))
             try:
                 return func(*args, **kwargs)
             finally:
@@ -166,21 +203,20 @@ def _moved(tensor: Tensor, gpu: bool) -> Tensor:
     if on_gpu(tensor) == gpu:
         return tensor
     with torch._C.DisableTorchFunction():
-        return put(tensor.clone(), gpu)
+        copy = put(tensor.clone(), gpu)
+    return copy.as_subclass(type(tensor)) if is_lazy(tensor) else copy
 
 
 def _location(storage: Any) -> str | None:
     """Return where a storage is to be restored when it is read from a file."""
-    known = _ON_GPU.get(storage._cdata)
-    return "fake:0" if known is not None and not known.expired() else None
+    return "fake:0" if storage._cdata in _ON_GPU else None
 
 
 def _restored(storage: Any, location: str) -> Any:
     """Return a storage that was read, on the device that it was on, None if it is not of here."""
     if location != "fake:0":
         return None
-    weak = StorageWeakRef(storage)
-    _ON_GPU[weak.cdata] = weak
+    _note(storage)
     return storage
 
 
@@ -194,11 +230,26 @@ def _generator(device: Any = "cpu") -> torch.Generator:
 _Generator = torch.Generator
 
 
+#: How many fakes surround what runs.
+_DEPTH = [0]
+
+
+@contextmanager
+def _deeper() -> Iterator[None]:
+    _DEPTH[0] += 1
+    try:
+        yield
+    finally:
+        _DEPTH[0] -= 1
+
+
 @contextmanager
 def fake_gpu() -> Iterator[None]:
     """Let ``cuda`` be a device for a while."""
     with (
-        mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver
+        _deeper(),
+        mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver,
+        mock.patch.object(kernels, "_installed", return_value=False),  # also where a test asks
         mock.patch.object(torch, "Generator", _generator),
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
         mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),
@@ -221,7 +272,15 @@ class FakeAccelerator(CPUAccelerator):
         return [CUDA]
 
 
+_FOR_GOOD = ExitStack()
+
+
 def fake_trainer_settings() -> dict[str, Any]:
-    """Return the settings with which a Trainer runs on the fake GPU."""
+    """Return the settings with which a Trainer runs on the fake GPU.
+
+    A process that a test started has the fake from here to its end.
+    """
+    if not _DEPTH[0]:
+        _FOR_GOOD.enter_context(fake_gpu())
     strategy = SingleDeviceStrategy(device=CUDA)
     return {"accelerator": FakeAccelerator(), "strategy": strategy, "devices": 1}

@@ -1,10 +1,11 @@
 """Puts on the device of ``pytest --device`` what test modules make, and lets them look at it.
 
 A tensor or a network that the code of a test module makes is made on the CPU, from the same random
-numbers, and moved. What the product makes is left where it is, so that a tensor that it forgets to
-put on the device still meets one of the other kind. NumPy's view of a tensor, and a comparison by
-``torch.equal``, ``torch.allclose`` or ``torch.testing.assert_close``, that a test asks for are of
-a copy on the CPU.
+numbers, and moved; a task or a metric that it makes is moved as a whole, a task again when a run of
+it ends. What else the product makes is left where it is, so that a tensor that it forgets to put on
+the device still meets one of the other kind. NumPy's view of a tensor, and a comparison by
+``torch.equal``, ``torch.allclose`` or ``torch.testing.assert_close``, that a test asks for are of a
+copy on the CPU.
 """
 
 from __future__ import annotations
@@ -14,21 +15,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodWrapperType
 from typing import Any
 from unittest import mock
 
 import _pytest
+import lightning as L
 import numpy as np
+import scipy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
+from tests.toy import toy_data
+
 _TESTS = Path(__file__).parent
-_LIBRARIES = tuple(str(Path(str(m.__file__)).parent) for m in (torch, np, _pytest))
+_LIBRARIES = tuple(str(Path(str(m.__file__)).parent) for m in (torch, np, scipy, _pytest))
 _MAKE = _device_constructors()
 _NUMPY = {Tensor.numpy, Tensor.__array__}
+_RUNS = ("fit", "validate", "test", "predict")
 _LOOK = {torch.equal, torch.allclose}
 
 
@@ -41,9 +48,9 @@ def _is_a_tests(file: str) -> bool:
 
 
 def _by_a_test() -> bool:
-    """Return whether the code that called into torch or NumPy is a test module's."""
+    """Return whether the code that called into torch, NumPy or a task is a test module's."""
     frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code is toy_data.__code__:
         if frame.f_back is None:
             return False
         frame = frame.f_back
@@ -58,6 +65,8 @@ class _MadeThere(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if type(func) is MethodWrapperType:  # an attribute
+            return func(*args)
         kwargs = kwargs or {}
         if func in _MAKE and kwargs.get("device") is None and _by_a_test():
             return self._make(func, args, kwargs)
@@ -76,6 +85,53 @@ class _MadeThere(TorchFunctionMode):
         return made.requires_grad_() if leaf else made
 
 
+#: The device while there is one.
+_PUT: list[torch.device] = []
+
+
+def _put_whole(kind: type[nn.Module]) -> None:
+    """Let what tests make of a class of ours be put on the device when it is made."""
+    make: Any = kind.__dict__.get("__init__")
+    ours = kind.__module__.split(".")[0] in ("lightning_sgmcmc", "tasks", "tests")
+    if ours and make is not None and not hasattr(make, "puts_whole"):
+
+        @functools.wraps(make)
+        def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            make(self, *args, **kwargs)
+            if _PUT and type(self).__init__ is __init__ and _by_a_test():
+                self.to(_PUT[-1])
+
+        __init__.puts_whole = True  # type: ignore[attr-defined]
+        kind.__init__ = __init__  # type: ignore[assignment, method-assign]
+    for more in kind.__subclasses__():
+        _put_whole(more)
+
+
+@contextmanager
+def _tasks_put(device: torch.device) -> Iterator[None]:
+    _put_whole(nn.Module)
+    _PUT.append(device)
+    try:
+        yield
+    finally:
+        _PUT.pop()
+
+
+def _back(run: Any) -> Any:
+    """Return a method of the Trainer after which the task is where a test had put it."""
+
+    @functools.wraps(run)
+    def and_back(self: L.Trainer, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(self, *args, **kwargs)
+        finally:
+            task = args[0] if args else kwargs.get("model")
+            if task is not None and _by_a_test():
+                task.to(_PUT[-1])  # Lightning moves it to the CPU at a run's end
+
+    return and_back
+
+
 @contextmanager
 def made_there(device: torch.device) -> Iterator[None]:
     """Put on a device what test modules make."""
@@ -83,6 +139,8 @@ def made_there(device: torch.device) -> Iterator[None]:
     with (
         mock.patch.object(torch.testing, "assert_close", values),
         mock.patch.object(torch, "from_numpy", torch.as_tensor),  # no mode sees the former
+        _tasks_put(device),
+        mock.patch.multiple(L.Trainer, **{m: _back(getattr(L.Trainer, m)) for m in _RUNS}),
         _MadeThere(device),
     ):
         yield

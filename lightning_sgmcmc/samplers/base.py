@@ -232,7 +232,11 @@ class Sampler(torch.optim.Optimizer):
     def stream(self) -> NoiseStream:
         """The chain's own noise, made on the parameters' device when first used."""
         if self._stream is None or self._stream.device != self.params[0].device:
-            state = self._stream.state_dict() if self._stream is not None else None
+            state, generator = None, self.generator
+            if self._stream is not None:
+                state = self._stream.state_dict()
+                # Philox makes its numbers on any device, and so goes on where the weights move.
+                generator = generator or ("philox" if "philox" in state else None)
             self._stream = NoiseStream(
                 self.params,
                 self.seed,
@@ -240,7 +244,7 @@ class Sampler(torch.optim.Optimizer):
                 self.num_chains,
                 self._one_generator,
                 self.increments,
-                self.generator,
+                generator,
             )
             if state is not None:
                 self._stream.load_state_dict(state)
@@ -485,7 +489,8 @@ class Sampler(torch.optim.Optimizer):
         state["chain"] = {
             "steps_taken": self.steps_taken,
             "gradients": self.gradients,
-            "noise": self.stream.state_dict(),
+            # Where the weights have moved since, as after a fit on a GPU, its place is still known.
+            "noise": (self._stream or self.stream).state_dict(),
             "preconditioner": self.preconditioner.state_dict(),
             "prior": self.prior.state_dict(),
             "masks": self.masks,

@@ -150,7 +150,8 @@ def test_what_a_test_makes_is_on_the_device_and_what_the_product_makes_is_not() 
         assert made.requires_grad
         assert torch.equal(made.detach(), expected)
         assert made.detach().numpy().tolist() == np.asarray(expected).tolist()
-        forgotten = toy_data()[1][:3]  # made by code that is no test module's
+        assert toy_data()[1].device == CUDA  # as if made here
+        forgotten = ToyData().train_dataloader().tensors[1][:3]  # made by no test module's code
         assert forgotten.device.type == "cpu"
         with pytest.raises(RuntimeError, match=r"aten::mul\.Tensor: expected all tensors"):
             made * forgotten

@@ -62,6 +62,9 @@ COMPILED: dict[str, Build] = FISHER | {
     "SGLD": lambda p, **kw: SGLD(p, 1e-2, **kw),
     "PSGLD": lambda p, **kw: PSGLD(p, 1e-3, eps=0.1, **kw),
     "PSGLD-floor": lambda p, **kw: PSGLD(p, 1e-3, eps=1e-3, floor=0.5, **kw),
+    "SGLD-RMSProp-from-a-gradient": lambda p, **kw: SGLD(
+        p, 1e-3, preconditioner=RMSProp(eps=0.1, start_at_gradient=True), **kw
+    ),
     "SGHMC": lambda p, **kw: SGHMC(p, 1e-2, momentum=0.9, **kw),
     "SGHMC-RMSProp": lambda p, **kw: SGHMC(
         p, 1e-3, momentum=0.9, preconditioner=RMSProp(eps=1e-3, floor=0.5), **kw

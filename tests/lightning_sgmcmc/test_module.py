@@ -33,6 +33,7 @@ from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import BlockDecay
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.run import cli
+from tests.device import DEVICE
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
 
 PRIOR = GaussianPrior(variance=4.0)
@@ -48,10 +49,10 @@ def test_module_steps_as_the_bare_sampler_does(tmp_path: Path) -> None:
     start = module.net.weight.detach().clone()
     trainer(tmp_path, 25).fit(module, datamodule=ToyData())
 
-    weight = start.clone().requires_grad_()
+    weight = start.to(DEVICE, copy=True).requires_grad_()
     sampler = SGLD([weight], lr=1e-2, prior=PRIOR, seed=5, num_data=NUM_DATA)
     stream = BatchStream(toy_data(), 16)
-    stream.bind(torch.device("cpu"), seed=5)
+    stream.bind(DEVICE, seed=5)
     for step in range(25):
         x, y = stream.at(step)
         sampler.zero_grad()

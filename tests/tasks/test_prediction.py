@@ -109,13 +109,15 @@ def test_noise_of_a_draw_is_the_draws_own(tmp_path: Path) -> None:
     x, _ = Wavy().rows(50, 1)
     squares = torch.tensor([module.sigma**2 for module in posterior], dtype=torch.float64)
     assert float(squares.std() / squares.mean()) > 0.1
-    expected = (posterior.weights @ squares) * (1 + x[:, :1].double().abs()) ** 2
+    expected = (posterior.weights.to(squares) @ squares) * (1 + x[:, :1].double().abs()) ** 2
     prediction = posterior.predict(x)
     torch.testing.assert_close(prediction.noise, expected, rtol=1e-5, atol=0)
     total = (prediction.epistemic_std**2 + expected).sqrt()
     torch.testing.assert_close(prediction.std, total, rtol=1e-6, atol=0)
     details = task.describe(task.kept)
-    assert details["noise_scale"] == pytest.approx(float((posterior.weights @ squares).sqrt()))
+    assert details["noise_scale"] == pytest.approx(
+        float((posterior.weights.to(squares) @ squares).sqrt())
+    )
 
 
 @pytest.mark.parametrize("case", ["fixed", "by output"])
@@ -149,7 +151,9 @@ def test_class_probabilities_are_the_mean(tmp_path: Path) -> None:
     p = prediction.mean
     with torch.no_grad():
         each = torch.stack([module(x).softmax(-1) for module in posterior]).double()
-    torch.testing.assert_close(p, torch.tensordot(posterior.weights, each, 1), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        p, torch.tensordot(posterior.weights.to(p), each, 1), rtol=1e-5, atol=1e-7
+    )
     torch.testing.assert_close(prediction.std, (p * (1 - p)).sqrt())
     assert bool((prediction.epistemic_std < prediction.std).all())
     density = prediction.log_density(y)

@@ -181,7 +181,8 @@ def test_held_out_residuals_decide_where_they_are_to(tmp_path: Path) -> None:
         def on_burn_in_end(self) -> None:
             before = self.sigma
             super().on_burn_in_end()
-            residual = ((y - self.net(x)) / self.noise_shape(x)).detach()
+            inputs = x.to(self.device)
+            residual = ((y.to(inputs) - self.net(inputs)) / self.noise_shape(inputs)).detach()
             band = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(0.95))
             inside = int((residual.abs() <= self.sigma * band * (1 + 1e-5)).sum())
             seen.append((before, self.sigma, inside))

@@ -397,7 +397,10 @@ def test_the_mean_network_stands_alone(tmp_path: Path) -> None:
 def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
     generator = torch.Generator().manual_seed(classes)
     x = 3 * torch.randn(5, 200, classes, generator=generator)
-    labels = torch.randint(classes, (200,), generator=generator)
+    labels, of_classes = (
+        torch.randint(classes, (200,), generator=generator),
+        torch.arange(1.0, classes + 1),
+    )
     calls = [
         lambda: torch.softmax(x, -1),
         lambda: x.softmax(dim=2),
@@ -405,7 +408,7 @@ def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
         lambda: functional.log_softmax(x, -1).exp(),
         lambda: functional.log_softmax(x, -1, dtype=torch.float64),
         lambda: functional.cross_entropy(x[0], labels, reduction="none"),
-        lambda: functional.cross_entropy(x[1], labels, weight=torch.arange(1.0, classes + 1)),
+        lambda: functional.cross_entropy(x[1], labels, weight=of_classes),
         lambda: functional.cross_entropy(x[2], labels, label_smoothing=0.1),
         lambda: functional.cross_entropy(x[2], x[3].softmax(-1)),
         lambda: functional.cross_entropy(x[2], labels % 2, ignore_index=1),

@@ -36,11 +36,15 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("needs a GPU or Triton's interpreter", allow_module_level=True)
+tl = pytest.importorskip("triton.language")
+triton_noise = pytest.importorskip("lightning_sgmcmc.kernels.triton_noise")
 
 #: Tensors that begin at no multiple of 4.
 SHAPES = [(3,), (2, 4)]
 #: More weights than a program serves.
 LARGE = [(3,), (2, 515)]
+#: One weight more than a program serves.
+ONE_LEFT = [(3,), (2, 511)]
 SAMPLERS: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
     "SGLD": (SGLD, {}),
     "SGLD, moment-matched": (SGLD, {"increments": "moment-matched"}),
@@ -50,6 +54,7 @@ SAMPLERS: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
 METRICS: dict[str, Callable[[], Any]] = {
     "Identity": Identity,
     "RMSProp": lambda: RMSProp(eps=0.1),
+    "RMSProp, from a gradient": lambda: RMSProp(eps=0.1, start_at_gradient=True),
     "RMSProp, floor": lambda: RMSProp(eps=1e-3, floor=0.5),
 }
 PRIOR = GaussianPrior(0.5, 0.3)
@@ -57,6 +62,7 @@ PRIOR = GaussianPrior(0.5, 0.3)
 CASES = [
     *((sampler, metric, 2) for sampler in SAMPLERS for metric in ("Identity", "RMSProp")),
     ("SGLD", "RMSProp, floor", None),
+    ("SGLD", "RMSProp, from a gradient", None),
     ("SGHMC", "RMSProp", None),
     ("SGNHT", "Identity", None),
 ]
@@ -129,9 +135,12 @@ def test_it_is_the_formula(
     assert torch.equal(*drawn)
 
 
-def test_a_tensor_of_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _, _ = chain(monkeypatch, "triton", "SGLD", "Identity", None, shapes=LARGE)
-    expected, _, _ = chain(monkeypatch, "torch", "SGLD", "Identity", None, shapes=LARGE)
+@pytest.mark.parametrize("shapes", [LARGE, ONE_LEFT])
+def test_a_tensor_of_several_pieces(
+    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _, _ = chain(monkeypatch, "triton", "SGLD", "Identity", None, shapes=shapes)
+    expected, _, _ = chain(monkeypatch, "torch", "SGLD", "Identity", None, shapes=shapes)
     torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
 
 
@@ -202,8 +211,28 @@ def test_noise_far_along_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(found, exact.float(), rtol=0, atol=2e-6)
 
 
+@triton_noise.jit()
+def pairs(words, out, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, COUNT)
+    length, turn = tl.load(words + at).to(tl.uint32), tl.load(words + COUNT + at).to(tl.uint32)
+    cosine, sine = triton_noise._pair(length, turn)
+    tl.store(out + at, cosine)
+    tl.store(out + COUNT + at, sine)
+
+
+def test_normals_at_the_ends_of_the_words() -> None:
+    """The least and the largest radius are finite, at angles of a quarter turn each."""
+    turns = torch.tensor([0, 2**30, 2**31, 3 * 2**30] * 2)
+    words = torch.stack([torch.tensor([0, 2**32 - 1]).repeat_interleave(4), turns])
+    out = torch.empty(2, 8, device=DEVICE)
+    pairs[(1,)](words.to(DEVICE), out, COUNT=8)
+    radius = (-2 * ((words[0] + 0.5) / 2**32).log()).sqrt()
+    angle = turns * (math.pi / 2**31)
+    exact = torch.stack((radius * angle.cos(), radius * angle.sin()))
+    torch.testing.assert_close(out.cpu(), exact.float(), rtol=0, atol=2e-5)
+
+
 def test_nothing_is_written_beside_a_tensor() -> None:
-    triton_noise = pytest.importorskip("lightning_sgmcmc.kernels.triton_noise")
     keys = torch.tensor([5], device=DEVICE)
     memory = torch.full((40,), 9.0, device=DEVICE)
     noise([memory[4:7], memory[12:23]], keys)
