@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.bank import BANK, remedied
@@ -41,6 +43,13 @@ def test_wrong_chains_do_not(name: str, words: str) -> None:
     outcome = TRIALS[name].run()
     assert outcome.wrong
     assert any(words in text for text in outcome.alarms)
+
+
+def test_other_temperatures_speak_where_that_of_predictions_is_not_known() -> None:
+    trial = TRIALS["logistic, SGHMC, noise"]
+    outcome = replace(trial, recipe=replace(trial.recipe, seed=3)).run()
+    assert outcome.wrong
+    assert any("kinetic temperature is" in text for text in outcome.alarms)
 
 
 def test_following_the_remedy_ends_the_alarm() -> None:

@@ -103,9 +103,9 @@ class Adaptation:
     def _settle(self, largest: float = math.inf) -> None:
         chain = self.chain
         chain.sampler.look_back()
-        known, batches = math.inf, self._batches(self._count())
-        if self.stability.get("after_steps", -1) >= self._late()[0]:
-            known = self.stability["largest_stable_lr"]
+        late = self.stability.get("after_steps", -1) >= self._late()[0]
+        known = self.stability["curvature"] if late else 0.0
+        batches = self._batches(self._count())
         self.stability = self._step_size.settle(chain, batches, largest, known)
         if self.stability:
             self.stability["after_steps"] = chain.steps - chain.optimizer_steps

@@ -62,7 +62,7 @@ class StepSize:
         chain: Chain,
         batches: Sequence[Batch],
         largest: float = math.inf,
-        known: float = math.inf,
+        known: float = 0.0,
     ) -> dict[str, float]:
         """Measure the stability limit at a chain's weights; if lr is "auto", take a part of it.
 
@@ -75,12 +75,12 @@ class StepSize:
             batches: Equally large minibatches that stand for the data; the first
                 ``curvature_batches`` for its curvature, all for its noise.
             largest: The largest lr to be chosen.
-            known: A stability limit that was measured before and counts where it is the smaller.
+            known: A curvature that was measured before and counts where it is the larger.
 
         Returns:
-            ``lr``, ``largest_stable_lr``, ``fraction``, ``variance_bias`` and, where it bounds lr,
-            ``gradient_noise``; empty for a sampler that has no such limit, and where the limit
-            cannot be measured and lr is given.
+            ``lr``, ``largest_stable_lr``, ``curvature``, ``fraction``, ``variance_bias`` and, where
+            it bounds lr, ``gradient_noise``; empty for a sampler that has no such limit, and where
+            the limit cannot be measured and lr is given.
 
         Raises:
             ValueError: If lr is "auto" and the limit cannot be measured.
@@ -97,13 +97,13 @@ class StepSize:
                 ) from error
             rank_zero_info(f"Note: the largest stable step could not be measured: {error}")
             return {}
-        eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue)
-        here = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
-        limit = min(here, known)
+        eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue, known)
+        limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
         largest = min(self.fraction * limit, largest)
         chosen = self._choose(chain, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
-        result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
+        result = {"lr": sampler.lr, "largest_stable_lr": limit, "curvature": eigenvalue}
+        result["fraction"] = fraction
         if fraction < 1:
             result["variance_bias"] = sampler.variance_bias(fraction)
         if sampler.auto_lr:
@@ -125,10 +125,9 @@ class StepSize:
                         f"{100 * worst.value:.2g} % off on a Gaussian, {worst.where}"
                     )
             if chain.steps == chain.draws.burn_in:  # earlier ones are shown by the progress
-                place = f", {here:.3g} where burn-in ended" if limit < here else ""
                 rank_zero_info(
-                    f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g}"
-                    f"{place} (lambda_max of C H is {eigenvalue:.3g} there); {why}"
+                    f"lr: {sampler.lr:.3g}, {fraction:.2g} of the largest stable step {limit:.3g} "
+                    f"(lambda_max of C H is {eigenvalue:.3g}); {why}"
                 )
         elif fraction >= 1:
             rank_zero_warn(

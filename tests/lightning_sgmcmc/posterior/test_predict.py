@@ -397,10 +397,8 @@ def test_the_mean_network_stands_alone(tmp_path: Path) -> None:
 def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
     generator = torch.Generator().manual_seed(classes)
     x = 3 * torch.randn(5, 200, classes, generator=generator)
-    labels, of_classes = (
-        torch.randint(classes, (200,), generator=generator),
-        torch.arange(1.0, classes + 1),
-    )
+    labels = torch.randint(classes, (200,), generator=generator)
+    of_classes = torch.arange(1.0, classes + 1)
     calls = [
         lambda: torch.softmax(x, -1),
         lambda: x.softmax(dim=2),
