@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MethodWrapperType
 from typing import Any
@@ -89,32 +89,38 @@ class _MadeThere(TorchFunctionMode):
 _PUT: list[torch.device] = []
 
 
-def _put_whole(kind: type[nn.Module]) -> None:
-    """Let what tests make of a class of ours be put on the device when it is made."""
-    make: Any = kind.__dict__.get("__init__")
+def _kinds(kind: type[nn.Module]) -> Iterator[type[nn.Module]]:
+    """Yield the classes of ours with an ``__init__`` of their own that is not replaced yet."""
+    make = kind.__dict__.get("__init__")
     ours = kind.__module__.split(".")[0] in ("lightning_sgmcmc", "tasks", "tests")
     if ours and make is not None and not hasattr(make, "puts_whole"):
-
-        @functools.wraps(make)
-        def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            make(self, *args, **kwargs)
-            if _PUT and type(self).__init__ is __init__ and _by_a_test():
-                self.to(_PUT[-1])
-
-        __init__.puts_whole = True  # type: ignore[attr-defined]
-        kind.__init__ = __init__  # type: ignore[assignment, method-assign]
+        yield kind
     for more in kind.__subclasses__():
-        _put_whole(more)
+        yield from _kinds(more)
+
+
+def _put_whole(kind: type[nn.Module]) -> Any:
+    """Return a class's ``__init__`` after which what a test makes of it is on the device."""
+    make: Any = kind.__dict__["__init__"]
+
+    @functools.wraps(make)
+    def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        make(self, *args, **kwargs)
+        if _PUT and type(self).__init__ is __init__ and _by_a_test():
+            self.to(_PUT[-1])
+
+    __init__.puts_whole = True  # type: ignore[attr-defined]
+    return __init__
 
 
 @contextmanager
 def _tasks_put(device: torch.device) -> Iterator[None]:
-    _put_whole(nn.Module)
     _PUT.append(device)
-    try:
+    with ExitStack() as stack:
+        stack.callback(_PUT.pop)
+        for kind in _kinds(nn.Module):
+            stack.enter_context(mock.patch.object(kind, "__init__", _put_whole(kind)))
         yield
-    finally:
-        _PUT.pop()
 
 
 def _back(run: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.bank import BANK, remedied
@@ -31,7 +29,7 @@ def test_right_chains_pass(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("logistic, SGHMC, noise", "times too wide"),
+        ("logistic, SGHMC, noise", "kinetic temperature is"),
         ("linear, SGHMC, noise", "times too wide"),
         ("linear, SGHMC, some noise", "times too wide"),
         ("linear, SGLD, stuck", "the chain still moves"),
@@ -43,13 +41,6 @@ def test_wrong_chains_do_not(name: str, words: str) -> None:
     outcome = TRIALS[name].run()
     assert outcome.wrong
     assert any(words in text for text in outcome.alarms)
-
-
-def test_other_temperatures_speak_where_that_of_predictions_is_not_known() -> None:
-    trial = TRIALS["logistic, SGHMC, noise"]
-    outcome = replace(trial, recipe=replace(trial.recipe, seed=3)).run()
-    assert outcome.wrong
-    assert any("kinetic temperature is" in text for text in outcome.alarms)
 
 
 def test_following_the_remedy_ends_the_alarm() -> None:

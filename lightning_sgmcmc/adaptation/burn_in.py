@@ -14,8 +14,8 @@ from lightning_sgmcmc.target import Batch
 
 #: Largest factor by which lr is raised from one measurement of the burn-in to the next.
 _GROWTH = 2.0
-#: Eighths of the chain's burn-in after which the curvature is measured too; the largest counts.
-_LAST = (5, 6, 7)
+#: Eighths of the chain's burn-in after which its curvature is noted, for the step where it ends.
+_LATE = (5, 6, 7)
 
 
 class Adaptation:
@@ -52,11 +52,7 @@ class Adaptation:
             self._show_gradients()
         if chain.steps == burn_in:
             self._end()
-        elif (
-            auto
-            and 0 <= taken < burn_in - chain.optimizer_steps
-            and (taken & (taken - 1) == 0 or taken in self._late())
-        ):
+        elif auto and chain.steps < burn_in and taken & (taken - 1) == 0 and taken >= 0:
             # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
             # chain's first steps, the curvature both ways: a low one may not last.
             self._settle(largest=_GROWTH * chain.sampler.lr if taken else math.inf)
@@ -64,11 +60,10 @@ class Adaptation:
                 # A start far above the typical potential turns it into velocity. Under a C that
                 # still adapts a velocity drawn anew may be far too large a little later.
                 chain.sampler.refresh()
-
-    def _late(self) -> list[int]:
-        """Return after how many steps of its own the chain is so far through its burn-in."""
-        whole = self.chain.draws.burn_in - self.chain.optimizer_steps
-        return [whole * eighths // 8 for eighths in _LAST]
+        elif auto and taken in [(burn_in - chain.optimizer_steps) * n // 8 for n in _LATE]:
+            chain.sampler.look_back()
+            curvature = self._step_size.curvature(chain, self._batches(self._count()))
+            self.stability["late_curvature"] = max(self._known, curvature)
 
     def _end(self) -> None:
         chain, sampler = self.chain, self.chain.sampler
@@ -100,15 +95,17 @@ class Adaptation:
             with torch.no_grad():
                 sampler.show(grads)
 
+    @property
+    def _known(self) -> float:
+        """The largest curvature that was noted late in burn-in, 0 before."""
+        return self.stability.get("late_curvature", 0.0)
+
     def _settle(self, largest: float = math.inf) -> None:
-        chain = self.chain
-        chain.sampler.look_back()
-        late = self.stability.get("after_steps", -1) >= self._late()[0]
-        known = self.stability["curvature"] if late else 0.0
-        batches = self._batches(self._count())
-        self.stability = self._step_size.settle(chain, batches, largest, known)
-        if self.stability:
-            self.stability["after_steps"] = chain.steps - chain.optimizer_steps
+        self.chain.sampler.look_back()
+        known, batches = self._known, self._batches(self._count())
+        self.stability = self._step_size.settle(self.chain, batches, largest, known)
+        if known:
+            self.stability["late_curvature"] = known
 
     def _batches(self, count: int) -> Sequence[Batch]:
         """Return the first minibatches of the data, once where each is all of them."""

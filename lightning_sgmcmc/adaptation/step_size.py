@@ -78,9 +78,9 @@ class StepSize:
             known: A curvature that was measured before and counts where it is the larger.
 
         Returns:
-            ``lr``, ``largest_stable_lr``, ``curvature``, ``fraction``, ``variance_bias`` and, where
-            it bounds lr, ``gradient_noise``; empty for a sampler that has no such limit, and where
-            the limit cannot be measured and lr is given.
+            ``lr``, ``largest_stable_lr``, ``fraction``, ``variance_bias`` and, where it bounds lr,
+            ``gradient_noise``; empty for a sampler that has no such limit, and where the limit
+            cannot be measured and lr is given.
 
         Raises:
             ValueError: If lr is "auto" and the limit cannot be measured.
@@ -102,8 +102,7 @@ class StepSize:
         largest = min(self.fraction * limit, largest)
         chosen = self._choose(chain, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
-        result = {"lr": sampler.lr, "largest_stable_lr": limit, "curvature": eigenvalue}
-        result["fraction"] = fraction
+        result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
         if fraction < 1:
             result["variance_bias"] = sampler.variance_bias(fraction)
         if sampler.auto_lr:
@@ -137,16 +136,30 @@ class StepSize:
             )
         return result
 
+    def curvature(self, chain: Chain, batches: Sequence[Batch]) -> float:
+        """Return lambda_max(C^(1/2) H C^(1/2)) at a chain's weights, 0 where it limits no step.
+
+        Args:
+            chain: The chain, bound to its data.
+            batches: As for :meth:`settle`.
+
+        Raises:
+            ValueError: If it comes out not finite.
+        """
+        sampler = chain.sampler
+        assert chain.target is not None
+        if math.isinf(sampler.max_stable_lr(1.0)):
+            return 0.0
+        few = batches[: self.curvature_batches]
+        return largest_eigenvalue(chain.target, sampler.preconditioner, few, masks=sampler.masks)
+
     def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, list[Plan]]:
         """Return lambda_max(C^(1/2) H C^(1/2)), and the kinds of gradients with their noise."""
         sampler, few = chain.sampler, batches[: self.curvature_batches]
         assert chain.target is not None
         noisy = chain.batch_law != "full" and bool(sampler.temperature)
         if not (sampler.auto_lr and noisy and self.max_gradient_noise is not None):
-            value = largest_eigenvalue(
-                chain.target, sampler.preconditioner, few, masks=sampler.masks
-            )
-            return value, []
+            return self.curvature(chain, few), []
         directions = leading_directions(
             chain.target, sampler.preconditioner, few, _DIRECTIONS, masks=sampler.masks
         )

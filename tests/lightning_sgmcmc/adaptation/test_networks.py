@@ -131,10 +131,11 @@ def test_the_first_largest_stable_step_still_holds_at_the_next(kind: str, name: 
 @pytest.mark.parametrize(
     ("late", "relative"),
     [
-        ([1.0, 1.0, 1.0, 1.0, 1.0], [0.5, 1, 2, 4, 100]),
-        ([1.0, 50.0, 1.0, 1.0, 1.0], [0.5, 1, 2, 2, 2]),
-        ([25.0, 1.0, 1.0, 10.0, 1.0], [0.5, 1, 2, 4, 4]),
-        ([1.0, 1.0, 1.0, 1.0, 200.0], [0.5, 1, 2, 4, 0.5]),
+        ([1.0, 1.0, 1.0, 1.0, 1.0], [0.5, 100]),
+        ([1.0, 50.0, 1.0, 1.0, 1.0], [0.5, 2]),
+        ([25.0, 1.0, 1.0, 10.0, 1.0], [0.5, 4]),
+        ([1.0, 400.0, 1.0, 1.0, 1.0], [0.25, 0.25]),
+        ([1.0, 1.0, 1.0, 1.0, 200.0], [0.5, 0.5]),
     ],
 )
 def test_burn_in_raises_lr_at_most_twofold_and_draws_the_velocity_anew(
@@ -148,7 +149,7 @@ def test_burn_in_raises_lr_at_most_twofold_and_draws_the_velocity_anew(
     for _ in range(6 + BURN_IN):
         adaptation.after_step()
         taken = chain.steps - 5
-        if taken in (0, 1, 2, 4, 8, 12, 15, 16, 17, BURN_IN):
+        if taken in (0, 1, 2, 4, 8, 16, BURN_IN):
             found.append(chain.sampler.lr / (0.1 * chain.sampler.max_stable_lr(100.0)))
             assert not getattr(chain.sampler, "velocity", [])
         elif taken > 0:
@@ -164,7 +165,6 @@ def test_a_limit_of_before_the_last_half_does_not_count(monkeypatch: pytest.Monk
     chain, adaptation = chain_of("mlp", SAMPLERS["hmc"])
     run(chain, adaptation, BURN_IN)
     assert adaptation.stability["largest_stable_lr"] == 4.0
-    assert adaptation.stability["after_steps"] == BURN_IN
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
