@@ -1,4 +1,4 @@
-"""Recorded runs of ``pde_source``: the table of their page, and what the README's command prints."""
+"""Recorded runs of ``pde_source``: their table, and what the README's command prints last."""
 
 from __future__ import annotations
 
