@@ -10,7 +10,11 @@ import numpy as np
 
 from lightning_sgmcmc.adaptation import GradientNoise
 from lightning_sgmcmc.diagnostics.directions import PredictiveTemperature, significance
-from lightning_sgmcmc.diagnostics.temperature import ConfigurationalTemperature, Temperature
+from lightning_sgmcmc.diagnostics.temperature import (
+    BLOCKS,
+    ConfigurationalTemperature,
+    Temperature,
+)
 
 #: Fewest draws a chain for a verdict on mixing.
 ENOUGH_DRAWS = 20
@@ -83,7 +87,7 @@ def alarms(
     summary: dict[str, Any],
     *,
     temperature: float = 1.0,
-    kinetic_temperature: float | None = None,
+    kinetic_temperature: Temperature | None = None,
     configurational: ConfigurationalTemperature | None = None,
     noise: GradientNoise | None = None,
     predictive: PredictiveTemperature | None = None,
@@ -101,14 +105,15 @@ def alarms(
     or the predictive mean by more than .15 deviations, and chance does so in less than two of a
     thousand right runs. It is unknown where an error of 20 % lies within two standard errors.
     Then, or without that temperature, kinetic and configurational temperature count, off outside
-    0.9 to 1.15 times the stated one, the latter also by more than three standard errors, and
-    gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and only values
-    that are not finite are wrong.
+    0.9 to 1.15 times the stated one, where chance hardly does that (as above, and three standard
+    errors), and gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and
+    only values that are not finite are wrong.
 
     Args:
         summary: Of :func:`~lightning_sgmcmc.diagnostics.summarise`.
         temperature: T that the run states.
-        kinetic_temperature: The sampler's, averaged over draws.
+        kinetic_temperature: The sampler's, averaged over draws, of
+            :func:`~lightning_sgmcmc.diagnostics.mean_temperature`.
         configurational: Of :func:`~lightning_sgmcmc.diagnostics.configurational_temperature`.
         noise: Of :func:`~lightning_sgmcmc.adaptation.minibatch_noise`; not for samplers that count
             that noise as their own.
@@ -223,19 +228,24 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
 
 def _other_alarms(
     stated: float,
-    kinetic: float | None,
+    kinetic: Temperature | None,
     configurational: ConfigurationalTemperature | None,
     noise: GradientNoise | None,
     step: Step,
 ) -> list[Alarm]:
     """Return what is to be said where the temperature of the predictions is not known."""
     found = []
-    if kinetic is not None and _off(kinetic, stated):
+    if (
+        kinetic is not None
+        and _off(kinetic.value, stated)
+        and significance(kinetic, stated, BLOCKS - 1) < _CHANCE
+    ):
         found.append(
             Alarm(
-                f"the chain's kinetic temperature is {kinetic:.3g}, not within 0.9 to 1.15 times "
-                f"the stated {stated:g}: it does not sample its posterior; lower the step size",
-                _cooler(abs(kinetic / stated - 1), step),
+                f"the chain's kinetic temperature is {kinetic.value:.3g} +- "
+                f"{kinetic.standard_error:.2g}, not within 0.9 to 1.15 times the stated "
+                f"{stated:g}: it does not sample its posterior; lower the step size",
+                _cooler(abs(kinetic.value / stated - 1), step),
             )
         )
     if configurational is not None:
