@@ -214,7 +214,7 @@ def test_other_temperatures_count_where_that_of_the_predictions_is_not_known() -
 
 
 def test_a_few_weights_are_not_accused_by_chance() -> None:
-    """Two weights, 100 draws, 500 right runs: a fifth are outside the bounds; hot ones are found."""
+    """Of two weights and 100 draws chance puts a fifth out of bounds; hot runs are found."""
     heat = np.random.default_rng(0).chisquare(2, (500, 100)) / 2
     summary = summarise(predictions=normal(2, 100, 5))
     means = [mean_temperature(values) for values in heat]
