@@ -157,8 +157,8 @@ class Outcome:
         deviation: Predictive deviation over the true one, root mean square over the probes.
         mean_error: Error of the predictive mean in true deviations, root mean square.
         diagnostics: Of ``results.json``.
-        gradients: Minibatch gradients that a chain used.
-        from_draw_to_draw: The same, on average.
+        gradients: Of single examples that a chain used.
+        from_draw_to_draw: Minibatch gradients from a draw to the next, on average.
         estimator: How gradients were estimated.
         predictions: [K, D, P].
     """
@@ -244,7 +244,7 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
         deviation=float(np.sqrt(ratio)),
         mean_error=float(np.sqrt(error)),
         diagnostics=diagnostics,
-        gradients=chain.num_gradients,
+        gradients=chain.num_gradients * (recipe.batch or len(data[0])),
         from_draw_to_draw=float(np.diff(at_a_draw).mean()),
         estimator=repr(chain.gradients),
         predictions=drawn,

@@ -75,12 +75,15 @@ class Step:
         bias: Relative excess of variances that the step brings with exact gradients, at most.
         batch_share: n / N, the minibatch's share of the data.
         corrected: Whether a Metropolis test makes every step size exact.
+        thermostat: Whether a thermostat takes the heat of gradient noise out of all directions
+            alike, so that those with little of it are cold.
     """
 
     fraction: float | None = None
     bias: float = 0.0
     batch_share: float = 1.0
     corrected: bool = False
+    thermostat: bool = False
 
 
 def alarms(
@@ -310,14 +313,7 @@ def _predictive_alarms(
             )
         )
     elif _differs(measured, stated):
-        mixed = measured.ess > 200
-        remedy = Remedy(lr=0.25, steps=4) if mixed and not step.corrected else _longer(step, 4)
-        why = (
-            "draws follow each other independently enough, so the step's error is the cause"
-            if mixed
-            else f"with {measured.ess:.0f} independent draws the chain has not yet explored what "
-            "the posterior allows"
-        )
+        why, remedy = _cold(measured.ess, step)
         found.append(
             Alarm(
                 f"predictions are only {ratio:.2f} times as wide as they should be {value}: {why}; "
@@ -336,6 +332,18 @@ def _predictive_alarms(
             )
         )
     return found
+
+
+def _cold(ess: float, step: Step) -> tuple[str, Remedy]:
+    """Return why predictions are too narrow, and what ends it."""
+    if ess <= 200:
+        why = f"with {ess:.0f} independent draws the chain has not yet explored what "
+        return why + "the posterior allows", _longer(step, 4)
+    if step.thermostat and step.batch_share < 1:
+        why = "the thermostat takes the heat of the minibatches' gradient noise out of directions "
+        return why + "that have little of it", Remedy(whole_data=True)
+    why = "draws follow each other independently enough, so the step's error is the cause"
+    return why, Remedy(steps=4) if step.corrected else Remedy(lr=0.25, steps=4)
 
 
 def _cooler(excess: float, step: Step) -> Remedy:

@@ -198,6 +198,13 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert cold.remedy == Remedy(lr=0.25, steps=4)
     (cold,) = found(predictive(0.5, 0.02), fraction=0.001)
     assert cold.remedy == Remedy(lr=0.25, steps=4)
+    (cold,) = found(predictive(0.5, 0.02), thermostat=True, batch_share=0.5, fraction=0.1)
+    assert "the thermostat takes the heat of the minibatches' gradient noise" in cold.text
+    assert cold.remedy == Remedy(whole_data=True)
+    (cold,) = found(predictive(0.5, 0.02), thermostat=True, fraction=0.1)
+    assert cold.remedy == Remedy(lr=0.25, steps=4)
+    (cold,) = found(predictive(0.5, 0.02), corrected=True)
+    assert cold.remedy == Remedy(steps=4)
     (slow,) = found(predictive(1.0, 0.02, mean=0.5, chance=1e-4), fraction=0.001)
     assert "as if their mean were off by 0.5 of their deviations" in slow.text
     assert slow.remedy == Remedy(lr=pytest.approx(100.0))
