@@ -46,7 +46,7 @@ class SmoothMLP(MLP):
         if not width > 0:
             raise ValueError(f"width must be positive, got {width}")
         self.width = width
-        self.register_buffer("blur", torch.empty(0, 0), persistent=False)
+        self.register_buffer("blur", torch.empty(0, 0))
         if inputs is not None:
             self._make_filter(inputs)
 
