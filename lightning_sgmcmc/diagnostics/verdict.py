@@ -29,6 +29,8 @@ _CHANCE = 0.002
 _AIM, _SMALLEST = 0.04, 1 / 16
 # Fractions of the largest stable step: one to go up to, and one that is needlessly small.
 _USUAL, _SMALL = 0.1, 0.02
+# A share of accepted proposals with which a chain stands still.
+_FEW = 0.1
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Step:
         bias: Relative excess of variances that the step brings with exact gradients, at most.
         batch_share: n / N, the minibatch's share of the data.
         corrected: Whether a Metropolis test makes every step size exact.
+        acceptance: Share of the proposals that it took; None where there is none.
         thermostat: Whether a thermostat takes the heat of gradient noise out of all directions
             alike, so that those with little of it are cold.
     """
@@ -83,7 +86,19 @@ class Step:
     bias: float = 0.0
     batch_share: float = 1.0
     corrected: bool = False
+    acceptance: float | None = None
     thermostat: bool = False
+
+    @property
+    def explains_excess(self) -> bool:
+        """Whether the step or its gradient noise can make variances a good deal too large."""
+        small = self.fraction is not None and self.fraction < _SMALL
+        return not self.corrected and not (small and self.batch_share == 1)
+
+    @property
+    def rejected(self) -> bool:
+        """Whether nearly all proposals were refused."""
+        return self.acceptance is not None and self.acceptance < _FEW
 
 
 def alarms(
@@ -174,7 +189,12 @@ def _divergence_alarms(summary: dict[str, Any]) -> list[Alarm]:
 
 
 def _longer(step: Step, factor: float) -> Remedy:
-    """Return the remedy for a slow chain: a larger step where it is needlessly small."""
+    """Return the remedy for a slow chain: a larger step where it is needlessly small.
+
+    Where nearly all proposals are refused it is a smaller one.
+    """
+    if step.rejected:
+        return Remedy(lr=_SMALLEST)
     if step.fraction is not None and step.fraction < _SMALL and not step.corrected:
         return Remedy(lr=_USUAL / step.fraction)
     return Remedy(steps=factor)
@@ -343,7 +363,7 @@ def _cold(ess: float, step: Step) -> tuple[str, Remedy]:
         why = "the thermostat takes the heat of the minibatches' gradient noise out of directions "
         return why + "that have little of it", Remedy(whole_data=True)
     why = "draws follow each other independently enough, so the step's error is the cause"
-    return why, Remedy(steps=4) if step.corrected else Remedy(lr=0.25, steps=4)
+    return why, _longer(step, 4) if step.corrected else Remedy(lr=0.25, steps=4)
 
 
 def _cooler(excess: float, step: Step) -> Remedy:
@@ -351,8 +371,8 @@ def _cooler(excess: float, step: Step) -> Remedy:
 
     That of gradient noise and of the step are both proportional to the step size.
     """
-    if step.corrected:
-        return Remedy(steps=4)
+    if not step.explains_excess:
+        return _longer(step, 4)
     factor = _AIM / excess
     if step.batch_share < 1 and excess > 2 * step.bias and factor < step.batch_share:
         return Remedy(whole_data=True)  # cheaper than the smaller step
@@ -361,7 +381,7 @@ def _cooler(excess: float, step: Step) -> Remedy:
 
 
 def _cause(excess: float, step: Step, noise: GradientNoise | None) -> str:
-    if step.corrected:
+    if not step.explains_excess:
         return "the chain has not yet mixed"
     if step.batch_share < 1 and excess > 2 * step.bias:
         known = f" ({noise.total.ratio:.0%} of the injected noise)" if noise is not None else ""

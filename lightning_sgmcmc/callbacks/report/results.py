@@ -164,6 +164,7 @@ def _step(chain: Chain, stability: dict[str, float]) -> Step:
         stability.get("variance_bias", 0.0),
         share,
         corrected=sampler.batches == "full",
+        acceptance=getattr(sampler, "acceptance", None),
         thermostat=sampler.has_thermostat,
     )
 

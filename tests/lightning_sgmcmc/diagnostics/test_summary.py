@@ -193,6 +193,16 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert hot.remedy == Remedy(lr=0.0625, steps=8.0)
     (hot,) = found(predictive(1.2, 0.01), bias=0.2)
     assert "the step is too large" in hot.text
+    (apart,) = found(predictive(1.85, 0.05), fraction=0.001)
+    assert "the chain has not yet mixed" in apart.text
+    assert apart.remedy == Remedy(lr=pytest.approx(100.0))
+    (noisy,) = found(predictive(1.85, 0.05), fraction=0.001, batch_share=0.01)
+    assert "gradient noise" in noisy.text
+    assert noisy.remedy == Remedy(lr=0.0625, steps=8.0)
+    (still,) = found(predictive(1.85, 0.05), corrected=True, acceptance=0.01)
+    assert still.remedy == Remedy(lr=0.0625)
+    (moves,) = found(predictive(1.85, 0.05), corrected=True, acceptance=0.8)
+    assert moves.remedy == Remedy(steps=4)
     (cold,) = found(predictive(0.5, 0.02), fraction=0.1)
     assert "only 0.71 times as wide" in cold.text
     assert cold.remedy == Remedy(lr=0.25, steps=4)
