@@ -44,22 +44,41 @@ MADE_THERE = (
     "lightning_sgmcmc/adaptation/test_directions.py",
     "lightning_sgmcmc/adaptation/test_excess.py",
     "lightning_sgmcmc/adaptation/test_heating.py",
+    "lightning_sgmcmc/adaptation/test_networks.py",
     "lightning_sgmcmc/baselines/test_rms_spectral.py",
     "lightning_sgmcmc/baselines/test_swag.py",
     "lightning_sgmcmc/callbacks/test_checkpoint.py",
     "lightning_sgmcmc/callbacks/test_progress.py",
     "lightning_sgmcmc/callbacks/test_pruning.py",
     "lightning_sgmcmc/callbacks/test_settings.py",
+    "lightning_sgmcmc/chain/test_adapters.py",
     "lightning_sgmcmc/chain/test_batches.py",
+    "lightning_sgmcmc/chain/test_chain.py",
+    "lightning_sgmcmc/chain/test_on_disk.py",
     "lightning_sgmcmc/chain/test_permutation.py",
+    "lightning_sgmcmc/diagnostics/test_autocorrelation.py",
+    "lightning_sgmcmc/diagnostics/test_temperature.py",
     "lightning_sgmcmc/metrics/test_classification.py",
     "lightning_sgmcmc/metrics/test_conformal.py",
+    "lightning_sgmcmc/metrics/test_ensemble.py",
+    "lightning_sgmcmc/metrics/test_laws.py",
     "lightning_sgmcmc/metrics/test_regression.py",
+    "lightning_sgmcmc/noise/test_philox.py",
+    "lightning_sgmcmc/noise/test_stream.py",
+    "lightning_sgmcmc/posterior/test_directions.py",
     "lightning_sgmcmc/posterior/test_distill.py",
+    "lightning_sgmcmc/posterior/test_draws.py",
+    "lightning_sgmcmc/posterior/test_export.py",
     "lightning_sgmcmc/posterior/test_held_out.py",
+    "lightning_sgmcmc/posterior/test_law.py",
+    "lightning_sgmcmc/posterior/test_predict.py",
+    "lightning_sgmcmc/posterior/test_sparse.py",
     "lightning_sgmcmc/preconditioners/test_decaying_rmsprop.py",
+    "lightning_sgmcmc/preconditioners/test_fisher.py",
     "lightning_sgmcmc/preconditioners/test_invariance.py",
+    "lightning_sgmcmc/preconditioners/test_lbfgs.py",
     "lightning_sgmcmc/preconditioners/test_prior_metric.py",
+    "lightning_sgmcmc/preconditioners/test_rmsprop.py",
     "lightning_sgmcmc/priors/test_gaussian.py",
     "lightning_sgmcmc/priors/test_heavy_tails.py",
     "lightning_sgmcmc/priors/test_priors.py",
@@ -67,16 +86,24 @@ MADE_THERE = (
     "lightning_sgmcmc/priors/test_spike_slab.py",
     "lightning_sgmcmc/samplers/test_common_arguments.py",
     "lightning_sgmcmc/samplers/test_hamcmc.py",
+    "lightning_sgmcmc/samplers/test_hmc.py",
+    "lightning_sgmcmc/samplers/test_self_check.py",
+    "lightning_sgmcmc/samplers/test_sgfs.py",
     "lightning_sgmcmc/samplers/test_sgld.py",
+    "lightning_sgmcmc/samplers/test_sgnht.py",
+    "lightning_sgmcmc/target/test_estimators.py",
     "lightning_sgmcmc/target/test_hessian.py",
+    "lightning_sgmcmc/target/test_linear_head.py",
     "lightning_sgmcmc/target/test_per_example.py",
     "lightning_sgmcmc/target/test_potential.py",
     "lightning_sgmcmc/test_resume.py",
+    "tasks/test_collapsed_head.py",
+    "tasks/test_input_noise.py",
     "tasks/test_prediction.py",
+    "test_examples.py",
 )
 #: All whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
 TAKE_IT = PUT_THERE + MADE_THERE
-_OWN = "makes tensors of its own beside the harness's; not shown to pass by MADE_THERE"
 #: Tests of what an error leaves: the host looks at every step for them, as it does on the CPU.
 LOOKED_AT_AT_ONCE = (
     "lightning_sgmcmc/samplers/test_hamcmc.py::test_an_error_leaves_the_weights_where_they_were",
@@ -88,6 +115,13 @@ NOT_ON_A_FAKE = {
 }
 #: Why single tests of these run on the CPU alone.
 NOT_ON_A_GPU = {
+    "lightning_sgmcmc/noise/test_philox.py::test_the_loops_make_the_same_bits": (
+        "compiled loops for the CPU"
+    ),
+    "lightning_sgmcmc/noise/test_philox.py::test_the_loops_count_beyond_2_32_blocks": (
+        "compiled loops for the CPU"
+    ),
+    "lightning_sgmcmc/noise/test_stream.py::test_errors": "the generator of the CPU",
     "lightning_sgmcmc/posterior/test_predict.py::test_a_little_work_is_not_traced": (
         "compiled loops for the CPU"
     ),
@@ -104,16 +138,6 @@ ON_THE_CPU = {
     "lightning_sgmcmc/run/": "the command line",
     "tasks/": "recorded results, data and pages",
     "test_": "pages, packages and the command line",
-    "tasks/test_collapsed_head.py": _OWN,
-    "tasks/test_input_noise.py": _OWN,
-    "test_examples.py": _OWN,
-    "lightning_sgmcmc/preconditioners/test_fisher.py": _OWN,
-    "lightning_sgmcmc/preconditioners/test_rmsprop.py": _OWN,
-    "lightning_sgmcmc/preconditioners/test_lbfgs.py": _OWN,
-    "lightning_sgmcmc/samplers/test_self_check.py": _OWN,
-    "lightning_sgmcmc/samplers/test_sgnht.py": _OWN,
-    "lightning_sgmcmc/samplers/test_hmc.py": _OWN,
-    "lightning_sgmcmc/samplers/test_sgfs.py": _OWN,
 }
 
 
