@@ -52,10 +52,17 @@ MADE_THERE = (
     "lightning_sgmcmc/callbacks/test_pruning.py",
     "lightning_sgmcmc/callbacks/test_settings.py",
     "lightning_sgmcmc/chain/test_adapters.py",
+    "lightning_sgmcmc/chain/test_batch_kinds.py",
     "lightning_sgmcmc/chain/test_batches.py",
     "lightning_sgmcmc/chain/test_chain.py",
+    "lightning_sgmcmc/chain/test_chains.py",
+    "lightning_sgmcmc/chain/test_cycles.py",
     "lightning_sgmcmc/chain/test_on_disk.py",
     "lightning_sgmcmc/chain/test_permutation.py",
+    "lightning_sgmcmc/chain/test_pretrained.py",
+    "lightning_sgmcmc/chain/test_probe.py",
+    "lightning_sgmcmc/chain/test_randomised_map.py",
+    "lightning_sgmcmc/chain/test_schedules.py",
     "lightning_sgmcmc/diagnostics/test_autocorrelation.py",
     "lightning_sgmcmc/diagnostics/test_temperature.py",
     "lightning_sgmcmc/metrics/test_classification.py",
@@ -111,6 +118,11 @@ LOOKED_AT_AT_ONCE = (
 #: Why some of these, or single tests of them, do not run on a fake GPU.
 NOT_ON_A_FAKE = {
     "lightning_sgmcmc/chain/test_bfloat16.py": "autocast asks the driver for a GPU",
+    "lightning_sgmcmc/chain/test_pretrained.py::"
+    "test_draws_of_a_compiled_network_are_those_of_the_plain_one": "torch.compile traces the fake",
+    "lightning_sgmcmc/chain/test_probe.py::test_a_run_is_refused_in_any_precision": (
+        "autocast asks the driver for a GPU"
+    ),
     "lightning_sgmcmc/samplers/test_waiting.py": "has torch's fake tensors, on a GPU of their own",
 }
 #: Why single tests of these run on the CPU alone.

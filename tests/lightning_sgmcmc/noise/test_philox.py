@@ -199,8 +199,6 @@ def test_a_sampler_takes_the_generator_by_name() -> None:
     sampler.step()
     expected = NoiseStream([torch.empty(5)], 2, generator="philox").normal()[0]
     torch.testing.assert_close(theta.detach(), expected)
-    assert SGLD([theta], 0.5).stream.generator == (
-        "sfc64" if DEVICE.type == "cpu" else "philox"
-    )
+    assert SGLD([theta], 0.5).stream.generator == ("sfc64" if DEVICE.type == "cpu" else "philox")
     with pytest.raises(ValueError, match="noise must be sfc64 or philox, got 'threefry'"):
         SGLD([theta], 0.5, noise="threefry")  # type: ignore[typeddict-item]
