@@ -45,6 +45,10 @@ MADE_THERE = (
     "lightning_sgmcmc/adaptation/test_excess.py",
     "lightning_sgmcmc/adaptation/test_heating.py",
     "lightning_sgmcmc/adaptation/test_networks.py",
+    "lightning_sgmcmc/adaptation/test_noise.py",
+    "lightning_sgmcmc/adaptation/test_stability.py",
+    "lightning_sgmcmc/baselines/test_bayes_by_backprop.py",
+    "lightning_sgmcmc/baselines/test_dropout.py",
     "lightning_sgmcmc/baselines/test_rms_spectral.py",
     "lightning_sgmcmc/baselines/test_swag.py",
     "lightning_sgmcmc/callbacks/test_checkpoint.py",
@@ -91,9 +95,13 @@ MADE_THERE = (
     "lightning_sgmcmc/priors/test_priors.py",
     "lightning_sgmcmc/priors/test_scale_mixture.py",
     "lightning_sgmcmc/priors/test_spike_slab.py",
+    "lightning_sgmcmc/samplers/test_bad_input.py",
     "lightning_sgmcmc/samplers/test_common_arguments.py",
     "lightning_sgmcmc/samplers/test_hamcmc.py",
+    "lightning_sgmcmc/samplers/test_hasgld.py",
     "lightning_sgmcmc/samplers/test_hmc.py",
+    "lightning_sgmcmc/samplers/test_mclmc.py",
+    "lightning_sgmcmc/samplers/test_natural_langevin.py",
     "lightning_sgmcmc/samplers/test_self_check.py",
     "lightning_sgmcmc/samplers/test_sgfs.py",
     "lightning_sgmcmc/samplers/test_sgld.py",
@@ -113,6 +121,9 @@ MADE_THERE = (
 TAKE_IT = PUT_THERE + MADE_THERE
 #: Tests of what an error leaves: the host looks at every step for them, as it does on the CPU.
 LOOKED_AT_AT_ONCE = (
+    "lightning_sgmcmc/samplers/test_bad_input.py::"
+    "test_gradients_that_are_not_finite_are_refused",
+    "lightning_sgmcmc/samplers/test_bad_input.py::test_infinite_gradients_that_cancel_are_seen",
     "lightning_sgmcmc/samplers/test_hamcmc.py::test_an_error_leaves_the_weights_where_they_were",
 )
 #: Why some of these, or single tests of them, do not run on a fake GPU.
