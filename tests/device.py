@@ -49,9 +49,11 @@ MADE_THERE = (
     "lightning_sgmcmc/adaptation/test_stability.py",
     "lightning_sgmcmc/baselines/test_bayes_by_backprop.py",
     "lightning_sgmcmc/baselines/test_dropout.py",
+    "lightning_sgmcmc/baselines/test_optimized.py",
     "lightning_sgmcmc/baselines/test_rms_spectral.py",
     "lightning_sgmcmc/baselines/test_swag.py",
     "lightning_sgmcmc/callbacks/test_checkpoint.py",
+    "lightning_sgmcmc/callbacks/test_log.py",
     "lightning_sgmcmc/callbacks/test_progress.py",
     "lightning_sgmcmc/callbacks/test_pruning.py",
     "lightning_sgmcmc/callbacks/test_settings.py",
@@ -111,6 +113,8 @@ MADE_THERE = (
     "lightning_sgmcmc/target/test_linear_head.py",
     "lightning_sgmcmc/target/test_per_example.py",
     "lightning_sgmcmc/target/test_potential.py",
+    "lightning_sgmcmc/test_habits.py",
+    "lightning_sgmcmc/test_module.py",
     "lightning_sgmcmc/test_resume.py",
     "tasks/test_collapsed_head.py",
     "tasks/test_input_noise.py",
@@ -145,6 +149,9 @@ NOT_ON_A_GPU = {
         "compiled loops for the CPU"
     ),
     "lightning_sgmcmc/noise/test_stream.py::test_errors": "the generator of the CPU",
+    "lightning_sgmcmc/test_habits.py::test_hyperparameters_are_kept_where_they_are_plain": (
+        "Lightning asks the constructor, which made_there wraps"
+    ),
     "lightning_sgmcmc/posterior/test_predict.py::test_a_little_work_is_not_traced": (
         "compiled loops for the CPU"
     ),
@@ -157,7 +164,14 @@ ON_THE_CPU = {
     "pde/": "NumPy and SciPy",
     "lightning_sgmcmc/test_kernels.py": "compiled loops for the CPU",
     "lightning_sgmcmc/steps/": "compiled loops for the CPU",
-    "lightning_sgmcmc/posterior/": "files, and tiles for the CPU's caches; test_device.py predicts",
+    "lightning_sgmcmc/callbacks/test_label.py": "names",
+    "lightning_sgmcmc/callbacks/test_subnormals.py": "a mode of the CPU's arithmetic",
+    "lightning_sgmcmc/chain/test_processes.py": "processes that share the CPU",
+    "lightning_sgmcmc/common/": "names, files and lists",
+    "lightning_sgmcmc/diagnostics/": "NumPy",
+    "lightning_sgmcmc/posterior/test_fused.py": "compiled loops for the CPU",
+    "lightning_sgmcmc/posterior/test_pieces.py": "rows of the host, in memory and in files",
+    "lightning_sgmcmc/test_ddp.py": "processes that share the CPU",
     "lightning_sgmcmc/run/": "the command line",
     "tasks/": "recorded results, data and pages",
     "test_": "pages, packages and the command line",

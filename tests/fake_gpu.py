@@ -44,6 +44,7 @@ _MIX = (
     "aten::_to_copy",
     "aten::index.Tensor",
     "aten::set_.source_Tensor",
+    "aten::_has_compatible_shallow_copy_type",
 )
 
 
@@ -273,6 +274,7 @@ def fake_gpu() -> Iterator[None]:
         mock.patch.object(torch, "Generator", _generator),
         mock.patch.object(torch.nn.RNNBase, "flatten_parameters"),  # cuDNN's
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
+        mock.patch.object(torch.cuda, "get_device_name", return_value="a fake GPU"),
         mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),
         mock.patch.object(torch.cuda, "set_rng_state"),
         _Propagate(),
