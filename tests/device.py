@@ -38,6 +38,7 @@ PUT_THERE = (
     "lightning_sgmcmc/samplers/test_thermostat_order.py",
     "lightning_sgmcmc/samplers/test_waiting.py",
     "lightning_sgmcmc/samplers/test_weak_order.py",
+    "tasks/test_estimators.py",
 )
 #: Those whose tensors `made_there` puts on the device.
 MADE_THERE = (
@@ -116,17 +117,31 @@ MADE_THERE = (
     "lightning_sgmcmc/test_habits.py",
     "lightning_sgmcmc/test_module.py",
     "lightning_sgmcmc/test_resume.py",
+    "tasks/test_class_nets.py",
+    "tasks/test_classification.py",
     "tasks/test_collapsed_head.py",
+    "tasks/test_darcy_pressure.py",
+    "tasks/test_drbm.py",
+    "tasks/test_flow_nets.py",
+    "tasks/test_images.py",
     "tasks/test_input_noise.py",
+    "tasks/test_logistic.py",
+    "tasks/test_logistic_chains.py",
+    "tasks/test_nld.py",
+    "tasks/test_own_network.py",
+    "tasks/test_pde_perm.py",
+    "tasks/test_pde_source.py",
     "tasks/test_prediction.py",
+    "tasks/test_psgld_networks.py",
+    "tasks/test_regression.py",
+    "tasks/test_training_law.py",
     "test_examples.py",
 )
 #: All whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
 TAKE_IT = PUT_THERE + MADE_THERE
 #: Tests of what an error leaves: the host looks at every step for them, as it does on the CPU.
 LOOKED_AT_AT_ONCE = (
-    "lightning_sgmcmc/samplers/test_bad_input.py::"
-    "test_gradients_that_are_not_finite_are_refused",
+    "lightning_sgmcmc/samplers/test_bad_input.py::test_gradients_that_are_not_finite_are_refused",
     "lightning_sgmcmc/samplers/test_bad_input.py::test_infinite_gradients_that_cancel_are_seen",
     "lightning_sgmcmc/samplers/test_hamcmc.py::test_an_error_leaves_the_weights_where_they_were",
 )
@@ -173,8 +188,11 @@ ON_THE_CPU = {
     "lightning_sgmcmc/posterior/test_pieces.py": "rows of the host, in memory and in files",
     "lightning_sgmcmc/test_ddp.py": "processes that share the CPU",
     "lightning_sgmcmc/run/": "the command line",
-    "tasks/": "recorded results, data and pages",
+    "tasks/": "recorded results, data and pages, not all of which were tried there",
+    "tasks/test_bde.py": "sums that the experiment makes on the CPU",
+    "tasks/test_gaussians.py": "an experiment that runs on the CPU",
     "test_": "pages, packages and the command line",
+    "test_bank.py": "verdicts at the CPU's random numbers, as recorded",
 }
 
 
