@@ -155,6 +155,7 @@ NOT_ON_A_FAKE = {
     ),
     "lightning_sgmcmc/samplers/test_waiting.py": "has torch's fake tensors, on a GPU of their own",
 }
+_COMMAND = "a run of the command line, whose posterior is loaded on the CPU"
 #: Why single tests of these run on the CPU alone.
 NOT_ON_A_GPU = {
     "lightning_sgmcmc/noise/test_philox.py::test_the_loops_make_the_same_bits": (
@@ -170,6 +171,9 @@ NOT_ON_A_GPU = {
     "lightning_sgmcmc/posterior/test_predict.py::test_a_little_work_is_not_traced": (
         "compiled loops for the CPU"
     ),
+    "tasks/test_darcy_pressure.py::test_a_short_run_learns_and_says_what_it_measured": _COMMAND,
+    "tasks/test_pde_source.py::test_own_field_from_command_to_posterior": _COMMAND,
+    "tasks/test_pde_source.py::test_a_short_run_from_command_to_posterior": _COMMAND,
     "tasks/test_prediction.py::test_compiled_loops_give_the_same_law": "compiled loops for the CPU",
 }
 NOT_ON_A_FAKE |= NOT_ON_A_GPU
