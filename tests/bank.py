@@ -128,6 +128,8 @@ class Recipe:
         lr: Step size; "auto" for ``fraction`` of the largest stable one.
         batch: Examples in a minibatch; None for the whole data.
         optimizer_steps: Of Adam, before the chain.
+        bound: On the error of variances that minibatches and step bring; None leaves chains hot.
+        gradients: "auto" chooses their kind; None takes plain minibatches.
     """
 
     make: Callable[..., Any]
@@ -141,6 +143,8 @@ class Recipe:
     thinning: int = 20
     optimizer_steps: int = 0
     starts: Literal["same", "reinitialise", "prior"] = "reinitialise"
+    bound: float | None = None
+    gradients: Literal["auto"] | None = None
     double: bool = False
     seed: int = 0
 
@@ -153,7 +157,9 @@ class Outcome:
         deviation: Predictive deviation over the true one, root mean square over the probes.
         mean_error: Error of the predictive mean in true deviations, root mean square.
         diagnostics: Of ``results.json``.
-        gradients: Minibatch gradients that a chain used.
+        gradients: Of single examples that a chain used.
+        from_draw_to_draw: Minibatch gradients from a draw to the next, on average.
+        estimator: How gradients were estimated.
         predictions: [K, D, P].
     """
 
@@ -161,6 +167,8 @@ class Outcome:
     mean_error: float
     diagnostics: dict[str, Any]
     gradients: int
+    from_draw_to_draw: float
+    estimator: str
     predictions: Array
 
     @property
@@ -204,6 +212,7 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
         partial(recipe.make, lr=recipe.lr, prior=prior, seed=recipe.seed),
         DrawSchedule(burn_in, recipe.thinning, None, recipe.optimizer_steps),
         burn_in_optimizer=optimizer,
+        gradients=recipe.gradients,
         num_chains=recipe.chains,
         starts="same" if problem.variance is None else recipe.starts,
     )
@@ -215,23 +224,30 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
     probes = tuple(t.to(dtype) for t in problem.probes)
     law = "full" if recipe.batch is None else recipe.sampling
     chain.bind(BatchStream(data, recipe.batch or len(data[0]), law))
-    # A bound on the minibatches' noise would leave no chain hot.
-    adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=None))
+    adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=recipe.bound))
     with tempfile.TemporaryDirectory() as folder:
         kept = task.kept = KeptDraws(chain, {"test": HeldOut([probes])}, Path(folder), budget=0)
         adaptation.after_step()
+        at_a_draw = []
         while kept.num_draws < recipe.draws:
             chain.advance(chain.minibatch())
             adaptation.after_step()
             if chain.draws.keeps(chain.steps):
                 kept.keep()
+                at_a_draw.append(chain.num_gradients)
         diagnostics = results.diagnostics(task, adaptation.stability)
     drawn = kept.probes.trace("predictions")
     scale = (problem.deviation**2).mean()
     ratio = drawn.reshape(-1, drawn.shape[-1]).var(0).mean() / scale
     error = ((drawn.mean((0, 1)) - problem.mean) ** 2).mean() / scale
     return Outcome(
-        float(np.sqrt(ratio)), float(np.sqrt(error)), diagnostics, chain.num_gradients, drawn
+        deviation=float(np.sqrt(ratio)),
+        mean_error=float(np.sqrt(error)),
+        diagnostics=diagnostics,
+        gradients=chain.num_gradients * (recipe.batch or len(data[0])),
+        from_draw_to_draw=float(np.diff(at_a_draw).mean()),
+        estimator=repr(chain.gradients),
+        predictions=drawn,
     )
 
 

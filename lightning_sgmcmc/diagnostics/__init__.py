@@ -18,6 +18,7 @@ from lightning_sgmcmc.diagnostics.temperature import (
     Temperature,
     configurational_temperature,
     gradient_of_potential,
+    mean_temperature,
 )
 from lightning_sgmcmc.diagnostics.verdict import Alarm, Remedy, Step, alarms, joint_remedy
 from lightning_sgmcmc.diagnostics.weighted import (
@@ -45,6 +46,7 @@ __all__ = [
     "ess",
     "gradient_of_potential",
     "joint_remedy",
+    "mean_temperature",
     "nested_rhat",
     "predictive_temperature",
     "relative_errors",

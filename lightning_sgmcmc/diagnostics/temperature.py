@@ -87,6 +87,22 @@ def configurational_temperature(
     return ConfigurationalTemperature(_temperature(virial, moves, slice(None)), parts)
 
 
+def mean_temperature(values: ArrayLike) -> Temperature:
+    """Return the mean of a temperature that was measured at successive draws.
+
+    Its error comes from eight blocks of successive draws; it is NaN with fewer than 8 draws.
+
+    Args:
+        values: [D].
+    """
+    measured = np.asarray(values, dtype=np.float64)
+    if len(measured) < MIN_DRAWS:
+        return Temperature(float(measured.mean()), float("nan"), 0)
+    blocks = measured[len(measured) % BLOCKS :].reshape(BLOCKS, -1).mean(1)
+    error = blocks.std(ddof=1) / np.sqrt(BLOCKS)
+    return Temperature(float(measured.mean()), float(error), 0)
+
+
 def gradient_of_potential(target: Target, batches: Sequence[Batch]) -> list[Tensor]:
     """Return grad U = N grad(mean NLL) + grad(-log p) at the current weights.
 

@@ -10,7 +10,11 @@ import numpy as np
 
 from lightning_sgmcmc.adaptation import GradientNoise
 from lightning_sgmcmc.diagnostics.directions import PredictiveTemperature, significance
-from lightning_sgmcmc.diagnostics.temperature import ConfigurationalTemperature, Temperature
+from lightning_sgmcmc.diagnostics.temperature import (
+    BLOCKS,
+    ConfigurationalTemperature,
+    Temperature,
+)
 
 #: Fewest draws a chain for a verdict on mixing.
 ENOUGH_DRAWS = 20
@@ -71,19 +75,22 @@ class Step:
         bias: Relative excess of variances that the step brings with exact gradients, at most.
         batch_share: n / N, the minibatch's share of the data.
         corrected: Whether a Metropolis test makes every step size exact.
+        thermostat: Whether a thermostat takes the heat of gradient noise out of all directions
+            alike, so that those with little of it are cold.
     """
 
     fraction: float | None = None
     bias: float = 0.0
     batch_share: float = 1.0
     corrected: bool = False
+    thermostat: bool = False
 
 
 def alarms(
     summary: dict[str, Any],
     *,
     temperature: float = 1.0,
-    kinetic_temperature: float | None = None,
+    kinetic_temperature: Temperature | None = None,
     configurational: ConfigurationalTemperature | None = None,
     noise: GradientNoise | None = None,
     predictive: PredictiveTemperature | None = None,
@@ -101,14 +108,15 @@ def alarms(
     or the predictive mean by more than .15 deviations, and chance does so in less than two of a
     thousand right runs. It is unknown where an error of 20 % lies within two standard errors.
     Then, or without that temperature, kinetic and configurational temperature count, off outside
-    0.9 to 1.15 times the stated one, the latter also by more than three standard errors, and
-    gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and only values
-    that are not finite are wrong.
+    0.9 to 1.15 times the stated one, where chance hardly does that (as above, and three standard
+    errors), and gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and
+    only values that are not finite are wrong.
 
     Args:
         summary: Of :func:`~lightning_sgmcmc.diagnostics.summarise`.
         temperature: T that the run states.
-        kinetic_temperature: The sampler's, averaged over draws.
+        kinetic_temperature: The sampler's, averaged over draws, of
+            :func:`~lightning_sgmcmc.diagnostics.mean_temperature`.
         configurational: Of :func:`~lightning_sgmcmc.diagnostics.configurational_temperature`.
         noise: Of :func:`~lightning_sgmcmc.adaptation.minibatch_noise`; not for samplers that count
             that noise as their own.
@@ -223,19 +231,24 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
 
 def _other_alarms(
     stated: float,
-    kinetic: float | None,
+    kinetic: Temperature | None,
     configurational: ConfigurationalTemperature | None,
     noise: GradientNoise | None,
     step: Step,
 ) -> list[Alarm]:
     """Return what is to be said where the temperature of the predictions is not known."""
     found = []
-    if kinetic is not None and _off(kinetic, stated):
+    if (
+        kinetic is not None
+        and _off(kinetic.value, stated)
+        and significance(kinetic, stated, BLOCKS - 1) < _CHANCE
+    ):
         found.append(
             Alarm(
-                f"the chain's kinetic temperature is {kinetic:.3g}, not within 0.9 to 1.15 times "
-                f"the stated {stated:g}: it does not sample its posterior; lower the step size",
-                _cooler(abs(kinetic / stated - 1), step),
+                f"the chain's kinetic temperature is {kinetic.value:.3g} +- "
+                f"{kinetic.standard_error:.2g}, not within 0.9 to 1.15 times the stated "
+                f"{stated:g}: it does not sample its posterior; lower the step size",
+                _cooler(abs(kinetic.value / stated - 1), step),
             )
         )
     if configurational is not None:
@@ -300,14 +313,7 @@ def _predictive_alarms(
             )
         )
     elif _differs(measured, stated):
-        mixed = measured.ess > 200
-        remedy = Remedy(lr=0.25, steps=4) if mixed and not step.corrected else _longer(step, 4)
-        why = (
-            "draws follow each other independently enough, so the step's error is the cause"
-            if mixed
-            else f"with {measured.ess:.0f} independent draws the chain has not yet explored what "
-            "the posterior allows"
-        )
+        why, remedy = _cold(measured.ess, step)
         found.append(
             Alarm(
                 f"predictions are only {ratio:.2f} times as wide as they should be {value}: {why}; "
@@ -326,6 +332,18 @@ def _predictive_alarms(
             )
         )
     return found
+
+
+def _cold(ess: float, step: Step) -> tuple[str, Remedy]:
+    """Return why predictions are too narrow, and what ends it."""
+    if ess <= 200:
+        why = f"with {ess:.0f} independent draws the chain has not yet explored what "
+        return why + "the posterior allows", _longer(step, 4)
+    if step.thermostat and step.batch_share < 1:
+        why = "the thermostat takes the heat of the minibatches' gradient noise out of directions "
+        return why + "that have little of it", Remedy(whole_data=True)
+    why = "draws follow each other independently enough, so the step's error is the cause"
+    return why, Remedy(steps=4) if step.corrected else Remedy(lr=0.25, steps=4)
 
 
 def _cooler(excess: float, step: Step) -> Remedy:

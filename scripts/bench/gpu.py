@@ -75,7 +75,7 @@ def run_all(names: list[str], args: argparse.Namespace) -> list[str]:
 
 def main() -> int:
     """Measure what is left; return how many parts stay open."""
-    names = ["steps", "chains", "waits", "predict", "resnet_chains", "tables", "tests"]
+    names = ["steps", "chains", "graphs", "waits", "predict", "resnet_chains", "tables", "tests"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--minutes", type=float, default=40.0, help="that it may take")

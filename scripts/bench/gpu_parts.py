@@ -180,6 +180,39 @@ def chains(device: torch.device, short: bool) -> dict[str, Any]:
     return {"chains": count, "all_over_one": found}
 
 
+def graphs(device: torch.device, short: bool) -> dict[str, Any]:
+    """A step of SGHMC whose network runs as a CUDA graph, forwards and backwards, over one without.
+
+    On a CPU, which has none, a step over itself.
+    """
+
+    def made(net: nn.Module, batch: tuple[Tensor, Tensor], graphed: bool) -> Step:
+        module: Any = net.to(device)
+        parameters = list(module.parameters())
+        if graphed and device.type == "cuda":
+            module = torch.cuda.make_graphed_callables(module, (batch[0],))
+        return optimizer_step(module, batch, SAMPLERS["SGHMC"](parameters))
+
+    side, count = (8, 4) if short else (32, 256)
+    nets: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, Tensor]]] = {
+        "ResNet-20, batch 256": (
+            partial(ResNet20, image=(3, side, side)),
+            images(count, side, 3),
+        ),
+        "784-400-400-10, batch 100": (
+            lambda: nn.Sequential(nn.Flatten(), MLP((400, 400), inputs=784, outputs=10)),
+            images(100, 28, 1),
+        ),
+    }
+    found = {}
+    for name, (make, data) in nets.items():
+        batch = (data[0].to(device), data[1].to(device))
+        table = {kind: made(make(), batch, kind == "graph") for kind in ("graph", "plain")}
+        times = rounds(table, 2 if short else 20, 1 if short else 20, device)
+        found[name] = ratio(times, "graph", "plain")
+    return {"graph_over_plain": found}
+
+
 def resnet_chains(device: torch.device, short: bool) -> dict[str, Any]:
     """Chain-steps a second of 64 chains of ResNet-20, batches of 256; fewer where memory ends."""
     count, batch, side = (2, 4, 8) if short else (64, 256, 32)
@@ -295,6 +328,7 @@ def waits(device: torch.device, short: bool) -> dict[str, Any]:
 PARTS: dict[str, Callable[[torch.device, bool], dict[str, Any]]] = {
     "steps": steps,
     "chains": chains,
+    "graphs": graphs,
     "waits": waits,
     "predict": predict,
     "resnet_chains": resnet_chains,

@@ -28,6 +28,13 @@ _ROWS: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
         lambda r: f"{r['all_over_one']['SGHMC']:.2f}",
     ),
     (
+        "SGHMC's step with the network in a CUDA graph, over one without: ResNet-20, "
+        "784-400-400-10",
+        "below 1 where it pays",
+        "graphs",
+        lambda r: ", ".join(f"{value:.2f}" for value in r["graph_over_plain"].values()),
+    ),
+    (
         "chain-steps a second, 64 chains of ResNet-20, batches of 256: float32, bf16-mixed",
         "at least 2,000",
         "resnet_chains",

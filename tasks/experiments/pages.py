@@ -3,7 +3,8 @@
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
 where all its runs are kept, or the only one of a record ``docs/records/NAME.json`` such as
-``robustness``, or of those in ``docs/records/NAME``; ``<!-- end -->`` ends it.
+``robustness``, or of those in ``docs/records/NAME``; ``<!-- end -->`` ends it. The README has
+them, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.experiments import calibration, equal_gradients, gpu, reproduce, scale, verdicts
+from tasks.experiments import (
+    calibration,
+    equal_gradients,
+    flow_runs,
+    gpu,
+    reproduce,
+    scale,
+    verdicts,
+)
 from tasks.experiments.tables import Table
 
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -55,16 +64,17 @@ def _stream(record: dict[str, Any]) -> str:
     return "\n".join([said, "", head, "|---|---|---|---|", *rows])
 
 
-#: What makes the table of a record that is no experiment's.
-_RECORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "robustness": _robustness,
-    "sbc": calibration.table,
-    "microcanonical": equal_gradients.table,
-    "stream": _stream,
-    "scaling": scale.scaling,
-    "at_scale": scale.at_scale,
-    "gpu": gpu.table,
-    "bank": verdicts.table,
+#: What makes the tables of a record that is no experiment's.
+_RECORDS: dict[str, tuple[Callable[[dict[str, Any]], str], ...]] = {
+    "robustness": (_robustness,),
+    "sbc": (calibration.table,),
+    "microcanonical": (equal_gradients.table,),
+    "stream": (_stream,),
+    "scaling": (scale.scaling,),
+    "at_scale": (scale.at_scale,),
+    "gpu": (gpu.table,),
+    "bank": (verdicts.table,),
+    "pde_source": (flow_runs.table, flow_runs.printed),
 }
 
 
@@ -81,7 +91,8 @@ def _record(records: Path, name: str) -> dict[str, Any]:
 def recorded(root: Path, name: str) -> list[str]:
     """Return the tables of an experiment's report, filled from ``docs/measured/NAME``."""
     if name in _RECORDS:
-        return [_RECORDS[name](_record(root / "docs" / "records", name))]
+        record = _record(root / "docs" / "records", name)
+        return [make(record) for make in _RECORDS[name]]
     experiment, kept = reproduce.load(name), root / "docs" / "measured" / name
     results = {cell.name: reproduce.read(kept, cell) for cell in experiment.cells()}
     parts = experiment.parts(results)
@@ -115,10 +126,15 @@ def filled(text: str, root: Path) -> str:
     return _MARKED.sub(table, text)
 
 
+def pages(root: Path) -> list[Path]:
+    """Return the pages that have tables."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
 def write(root: Path) -> list[Path]:
-    """Fill the pages in ``docs``, and return those that changed."""
+    """Fill the README and the pages in ``docs``, and return those that changed."""
     changed = []
-    for page in sorted((root / "docs").glob("*.md")):
+    for page in pages(root):
         text = page.read_text()
         new = filled(text, root)
         if new != text:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from jsonargparse import ArgumentParser
+from scipy.ndimage import gaussian_filter
 from scipy.signal import correlate2d
 from scipy.special import expit
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from tasks.nets.normalisation import (
     needs_calibration,
 )
 from tasks.nets.resnet import ResNet20
+from tasks.nets.smooth_mlp import SmoothMLP
 
 SMALL = (2, 9, 8)
 
@@ -46,6 +48,7 @@ def frozen_resnet(**settings: Any) -> ResNet20:
 #: Networks of every kind, with the shape of an example.
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: MLP((5, 4), "sigmoid", inputs=6, outputs=3), (6,)),
+    "smooth": (lambda: SmoothMLP((5, 4), "relu", inputs=9, outputs=3), (9,)),
     "cnn": (lambda: ConvNet((3, 2), 3, 1, (5,), SMALL, 4), SMALL),
     "drbm": (lambda: DiscriminativeRBM(6, 5, 4), (6,)),
     "frn": (small_resnet, SMALL),
@@ -448,3 +451,40 @@ def test_other_images_are_refused(kind: str, shape: tuple[int, ...]) -> None:
     net, _ = make(kind)
     with pytest.raises(ValueError, match=r"takes images \[B, 2, 9, 8\], got"):
         net(torch.zeros(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("width", [0.7, 2.0])
+def test_a_smooth_mlp_is_an_mlp_of_filtered_images(width: float) -> None:
+    """The filter is SciPy's, in float64, to its last digits."""
+    net = SmoothMLP((5,), "tanh", outputs=3, width=width)
+    net.take_sizes(64, 3)
+    net.double()
+    net.blur = net.blur.new_tensor(
+        gaussian_filter(np.eye(8), (width, 0), mode="constant", truncate=9)
+    )
+    x = random(4, 64)
+    filtered = gaussian_filter(
+        x.reshape(4, 8, 8).numpy(), (0, width, width), mode="constant", truncate=9
+    )
+    expected = net.layers(torch.from_numpy(filtered).reshape(4, 64))
+    torch.testing.assert_close(net(x), expected)
+    made = SmoothMLP((5,), inputs=64, outputs=3, width=width)
+    torch.testing.assert_close(made.blur, net.blur.float())
+
+
+def test_a_smooth_mlp_has_first_weights_that_are_a_gaussian_field() -> None:
+    """Of W B, far from the border: correlation exp(-r^2 / (4 width^2)), down and to the right."""
+    net = SmoothMLP((1,), inputs=625, outputs=2, width=1.5)
+    filtered = torch.kron(net.blur, net.blur).double()
+    covariance = (filtered.T @ filtered).reshape(25, 25, 25, 25)[12, 12]
+    correlation = covariance / covariance[12, 12]
+    for down, right in ((0, 1), (1, 0), (2, 1), (3, 4)):
+        expected = np.exp(-(down**2 + right**2) / (4 * 1.5**2))
+        assert float(correlation[12 + down, 12 + right]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_smooth_mlp_refuses_what_is_no_square_image() -> None:
+    with pytest.raises(ValueError, match="square images of one channel, got 12 inputs"):
+        SmoothMLP((5,)).take_sizes(12, 3)
+    with pytest.raises(ValueError, match="width must be positive, got 0"):
+        SmoothMLP((5,), width=0.0)

@@ -15,11 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior, Sampler, load_posterior
+from lightning_sgmcmc import (
+    PSGLD,
+    SGLD,
+    BatchStream,
+    GaussianPrior,
+    Posterior,
+    Sampler,
+    load_posterior,
+)
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.run import cli
 from tasks.classification import Classification
 from tasks.nets.mlp import MLP
+from tasks.nets.smooth_mlp import SmoothMLP
 from tests.toy import trainer
 
 CLASSES = 3
@@ -173,6 +182,22 @@ def test_a_run_from_the_command_line_says_it_all(
     p = load_posterior(folder).predict(x).mean
     error = 100 * float((p.argmax(1) != y).double().mean())
     assert error == pytest.approx(content["metrics"]["ensemble"]["error_percent"], abs=1)
+
+
+def test_a_filter_of_the_datas_size_is_that_of_the_draws(tmp_path: Path) -> None:
+    x, y = blobs(200, 0)
+    images = torch.cat([x, x.flip(1)], 1)
+
+    def made(inputs: int | None) -> Classification:
+        net = SmoothMLP((8,), inputs=inputs, outputs=CLASSES)
+        sampler = partial(PSGLD, lr=3e-3, prior=GaussianPrior(variance=1.0))
+        return Classification(net, sampler, burn_in=20, thinning=20)
+
+    run = trainer(tmp_path, 60)
+    run.fit(made(4), BatchStream((images, y), 40), DataLoader(TensorDataset(images, y), 200))
+    kept = Posterior.from_trainer(run)
+    loaded = load_posterior(kept.stores[0].folder.parent.parent, made(None))
+    torch.testing.assert_close(loaded.predict(images).mean, kept.predict(images).mean)
 
 
 @pytest.mark.parametrize("hidden", [(), (5,)])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tasks.experiments import reproduce
-from tasks.experiments.pages import filled, recorded
+from tasks.experiments.pages import filled, pages, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = pages(ROOT)
 KEPT = {path.name for path in (ROOT / "docs" / "measured").iterdir()}
 MARKERS = {
     (name, int(number))

@@ -289,35 +289,3 @@ def test_a_short_run_from_command_to_posterior(
     assert results["task_details"]["linear_least_squares"]["relative_l2_mean_percent"] < 1e-8
     figures = {path.stem for path in (folder / "figures").glob("*.png")}
     assert {"flow_median", "flow_worst"} <= figures
-
-
-def row(name: str) -> str:
-    """Return what a record says, as docs/pde-source.md prints it behind the run's name."""
-    record = json.loads((ROOT / "docs" / "records" / "pde_source" / f"{name}.json").read_text())
-    metrics, said = record["metrics"], record["diagnostics"]
-    rhat = said["mixing"]["predictions"]["rhat"]
-    temperature, law = said["configurational_temperature"], said["predictive"]
-    conformal = record["task_details"].get("conformal")
-    held = [f"{100 * metrics['ensemble'][f'coverage_{p}']:.1f}" for p in (50, 90, 95)]
-    return " | ".join(
-        [
-            f"{metrics['ensemble']['relative_l2_mean_percent']:.4f}",
-            f"{metrics['last']['relative_l2_mean_percent']:.3f}",
-            f"{said['kinetic_temperature']:.3f}",
-            f"{temperature['value']:.2f} ± {temperature['standard_error']:.2f}",
-            f"{rhat['median']:.3f}, {rhat['q95']:.3f}",
-            f"{law['temperature']:.2f} ± {law['temperature_error']:.2f}",
-            ", ".join(held),
-            f"{100 * conformal['outputs_90_held_85_to_95']:.0f} %" if conformal else "-",
-            f"{record['wall_seconds'] / 60:.1f}",
-        ]
-    )
-
-
-def test_the_page_prints_its_records() -> None:
-    page = (ROOT / "docs" / "pde-source.md").read_text().splitlines()
-    rows = {line.split("`")[1]: line for line in page if line.startswith("| `")}
-    records = {path.stem for path in (ROOT / "docs" / "records" / "pde_source").glob("*.json")}
-    assert rows.keys() == records
-    for name, line in rows.items():
-        assert line.endswith(f"| {row(name)} |")

@@ -27,6 +27,7 @@ from lightning_sgmcmc.diagnostics import (
     configurational_temperature,
     directional_temperatures,
     joint_remedy,
+    mean_temperature,
     predictive_temperature,
     summarise,
 )
@@ -117,8 +118,9 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
     verdict: dict[str, Any] = {"temperature": sampler.temperature}
     kinetic = [row["kinetic_temperature"] for row in kept.history if "kinetic_temperature" in row]
     if kinetic:
-        verdict["kinetic_temperature"] = float(np.mean(kinetic))
-        result["kinetic_temperature"] = verdict["kinetic_temperature"]
+        verdict["kinetic_temperature"] = heat = mean_temperature(kinetic)
+        result["kinetic_temperature"] = heat.value
+        result["kinetic_temperature_error"] = heat.standard_error
     if not kept.num_draws:
         return result
     traces = {
@@ -162,6 +164,7 @@ def _step(chain: Chain, stability: dict[str, float]) -> Step:
         stability.get("variance_bias", 0.0),
         share,
         corrected=sampler.batches == "full",
+        thermostat=sampler.has_thermostat,
     )
 
 

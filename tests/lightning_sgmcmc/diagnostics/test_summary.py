@@ -18,6 +18,7 @@ from lightning_sgmcmc.diagnostics import (
     Temperature,
     ess,
     joint_remedy,
+    mean_temperature,
     rhat,
     rhat_limit,
     summarise,
@@ -27,6 +28,11 @@ from lightning_sgmcmc.diagnostics import alarms as found_alarms
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
+
+
+def known(value: float) -> Temperature:
+    """Return a temperature without an error to speak of."""
+    return Temperature(value, 1e-3, 0)
 
 
 def alarms(*args: Any, **kwargs: Any) -> list[str]:
@@ -78,7 +84,7 @@ def test_mixed_chains_raise_no_alarm() -> None:
     for chains, draws in ((1, 40), (4, 20), (4, 500)):
         for seed in range(5):
             summary = summarise(normal(chains, draws, 30, seed=seed), normal(chains, draws, 50))
-            assert alarms(summary, kinetic_temperature=1.05) == []
+            assert alarms(summary, kinetic_temperature=known(1.05)) == []
 
 
 def test_chains_that_disagree_in_predictions() -> None:
@@ -117,10 +123,10 @@ def test_where_nothing_can_be_said() -> None:
 @pytest.mark.parametrize(("kinetic", "off"), [(0.89, 1), (0.95, 0), (1.14, 0), (1.3, 1)])
 def test_kinetic_temperature(kinetic: float, off: int) -> None:
     summary = summarise(predictions=normal(2, 100, 5))
-    found = alarms(summary, temperature=0.1, kinetic_temperature=0.1 * kinetic)
+    found = alarms(summary, temperature=0.1, kinetic_temperature=known(0.1 * kinetic))
     assert len(found) == off
     assert all("kinetic temperature is 0." in text and "stated 0.1" in text for text in found)
-    assert alarms(summary, temperature=0.0, kinetic_temperature=kinetic) == []
+    assert alarms(summary, temperature=0.0, kinetic_temperature=known(kinetic)) == []
 
 
 def test_configurational_temperature() -> None:
@@ -192,6 +198,13 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert cold.remedy == Remedy(lr=0.25, steps=4)
     (cold,) = found(predictive(0.5, 0.02), fraction=0.001)
     assert cold.remedy == Remedy(lr=0.25, steps=4)
+    (cold,) = found(predictive(0.5, 0.02), thermostat=True, batch_share=0.5, fraction=0.1)
+    assert "the thermostat takes the heat of the minibatches' gradient noise" in cold.text
+    assert cold.remedy == Remedy(whole_data=True)
+    (cold,) = found(predictive(0.5, 0.02), thermostat=True, fraction=0.1)
+    assert cold.remedy == Remedy(lr=0.25, steps=4)
+    (cold,) = found(predictive(0.5, 0.02), corrected=True)
+    assert cold.remedy == Remedy(steps=4)
     (slow,) = found(predictive(1.0, 0.02, mean=0.5, chance=1e-4), fraction=0.001)
     assert "as if their mean were off by 0.5 of their deviations" in slow.text
     assert slow.remedy == Remedy(lr=pytest.approx(100.0))
@@ -200,11 +213,24 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
 
 def test_other_temperatures_count_where_that_of_the_predictions_is_not_known() -> None:
     summary = summarise(predictions=normal(2, 100, 5))
-    assert alarms(summary, kinetic_temperature=9.0, predictive=predictive(1.0, 0.02)) == []
-    (text,) = alarms(summary, kinetic_temperature=9.0, predictive=predictive(30.0, 25.0))
+    assert alarms(summary, kinetic_temperature=known(9.0), predictive=predictive(1.0, 0.02)) == []
+    (text,) = alarms(summary, kinetic_temperature=known(9.0), predictive=predictive(30.0, 25.0))
     assert "kinetic temperature is 9" in text
-    (text,) = alarms(summary, kinetic_temperature=1.0, predictive=predictive(1.0, 0.5))
+    (text,) = alarms(summary, kinetic_temperature=known(1.0), predictive=predictive(1.0, 0.5))
     assert "the predictive deviation is known to 25% of the true one only" in text
+
+
+def test_a_few_weights_are_not_accused_by_chance() -> None:
+    """Of two weights and 100 draws chance puts a fifth out of bounds; hot runs are found."""
+    heat = np.random.default_rng(0).chisquare(2, (500, 100)) / 2
+    summary = summarise(predictions=normal(2, 100, 5))
+    means = [mean_temperature(values) for values in heat]
+    outside = np.mean([not 0.9 <= mean.value <= 1.15 for mean in means])
+    assert 0.15 < outside < 0.3
+    accused = [bool(alarms(summary, kinetic_temperature=mean)) for mean in means]
+    assert np.mean(accused) < 0.01
+    hot = [bool(alarms(summary, kinetic_temperature=mean_temperature(3 * v))) for v in heat]
+    assert np.mean(hot) > 0.9
 
 
 def test_many_short_chains_are_right_together() -> None:

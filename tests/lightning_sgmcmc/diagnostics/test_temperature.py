@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from lightning_sgmcmc import SGLD, GaussianPrior
-from lightning_sgmcmc.diagnostics import configurational_temperature, gradient_of_potential
+from lightning_sgmcmc.diagnostics import (
+    configurational_temperature,
+    gradient_of_potential,
+    mean_temperature,
+)
 from tests.lightning_sgmcmc.problem import Problem
 
 A = np.array([[1.0, 0.6], [0.6, 0.5]])
@@ -31,6 +35,25 @@ def test_independent_draws_have_the_temperature_that_they_were_drawn_at(temperat
     assert result.num_weights == 2
     assert result.standard_error < 0.02 * temperature
     assert abs(result.value - temperature) < 4 * result.standard_error
+
+
+def test_the_error_of_a_mean_counts_correlation() -> None:
+    """AR(1) of coefficient .5 around 1: the mean's deviation is sqrt((1 + a) / (1 - a) / D).
+
+    Mean square over 400 series, whose error is some 5 %; the first 3 of 803 values are left out of
+    the blocks, and not of the mean.
+    """
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((400, 803))
+    for t in range(1, 803):
+        x[:, t] = 0.5 * x[:, t - 1] + np.sqrt(0.75) * x[:, t]
+    found = [mean_temperature(1 + values) for values in x]
+    errors = np.array([t.standard_error for t in found])
+    assert np.sqrt((errors**2).mean()) == pytest.approx(np.sqrt(3 / 803), rel=0.1)
+    spread = np.std([t.value for t in found])
+    assert spread == pytest.approx(np.sqrt(3 / 803), rel=0.15)
+    assert found[0].value == pytest.approx(1 + x[0].mean())
+    assert np.isnan(mean_temperature(np.ones(7)).standard_error)
 
 
 def test_a_law_that_is_not_gaussian() -> None:
