@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.experiments import (
+    accuracy,
     calibration,
     equal_gradients,
     flow_runs,
@@ -74,6 +75,7 @@ _RECORDS: dict[str, tuple[Callable[[dict[str, Any]], str], ...]] = {
     "at_scale": (scale.at_scale,),
     "gpu": (gpu.table,),
     "bank": (verdicts.table,),
+    "accuracy": (accuracy.table,),
     "pde_source": (flow_runs.table, flow_runs.printed),
 }
 
