@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from lightning_sgmcmc import kernels
+from lightning_sgmcmc.noise import philox
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -43,6 +44,7 @@ _MIX = (
     "aten::_to_copy",
     "aten::index.Tensor",
     "aten::set_.source_Tensor",
+    "aten::_has_compatible_shallow_copy_type",
 )
 
 
@@ -168,6 +170,8 @@ class _Devices(TorchFunctionMode):
             return _moved(args[0], True)
         if func is Tensor.to:
             return self._to(*args, **kwargs)
+        if func is Tensor.pin_memory:  # asks the driver
+            return args[0]
         if func is Tensor.tolist and on_gpu(args[0]):
             return _moved(args[0], False).tolist()
         device = kwargs.get("device")
@@ -230,6 +234,22 @@ def _generator(device: Any = "cpu") -> torch.Generator:
 _Generator = torch.Generator
 
 
+def _philox4x32(counter: Any, key: Any) -> Any:
+    """Make the words beneath the fake, as a kernel would: it would see each of 140 operations."""
+    given = _tensors(counter, key)
+    if len(set(map(on_gpu, given))) != 1:
+        return _words(counter, key)
+    gpu = on_gpu(given[0])
+    with torch._C.DisableTorchFunction(), _disable_current_modes():  # type: ignore[no-untyped-call]
+        words = _words(counter, key)
+    for word in _tensors(words):
+        put(word, gpu)
+    return words
+
+
+_words = philox.philox4x32
+
+
 #: How many fakes surround what runs.
 _DEPTH = [0]
 
@@ -250,8 +270,11 @@ def fake_gpu() -> Iterator[None]:
         _deeper(),
         mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver,
         mock.patch.object(kernels, "_installed", return_value=False),  # also where a test asks
+        mock.patch.object(philox, "philox4x32", _philox4x32),
         mock.patch.object(torch, "Generator", _generator),
+        mock.patch.object(torch.nn.RNNBase, "flatten_parameters"),  # cuDNN's
         mock.patch.object(torch.cuda, "mem_get_info", return_value=(2**32, 2**33)),
+        mock.patch.object(torch.cuda, "get_device_name", return_value="a fake GPU"),
         mock.patch.object(torch.cuda, "get_rng_state", return_value=torch.empty(0)),
         mock.patch.object(torch.cuda, "set_rng_state"),
         _Propagate(),

@@ -22,6 +22,7 @@ from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress, Finish
 from lightning_sgmcmc.callbacks.monitoring import RHAT
 from lightning_sgmcmc.diagnostics.mixing import rhat
 from lightning_sgmcmc.run import cli
+from tests.device import trainer_settings
 from tests.test_cli import TOY
 from tests.toy import NOISE, NUM_FEATURES, NotSummedUp, Toy, ToyData, toy_data
 
@@ -47,7 +48,7 @@ def trainer(folder: Path, max_steps: int = 40, callbacks: Any = (), **settings: 
     quiet = {"enable_progress_bar": False, "enable_model_summary": False}
     given = any(isinstance(c, Finish) for c in callbacks)
     chosen = [*callbacks] if given else [*callbacks, NotSummedUp()]
-    own = {"accelerator": "cpu", "devices": 1, "log_every_n_steps": 4, "callbacks": chosen}
+    own = {**trainer_settings(), "log_every_n_steps": 4, "callbacks": chosen}
     own["logger"] = CSVLogger(folder)
     return L.Trainer(
         **(own | quiet | {"max_steps": max_steps, "default_root_dir": folder} | settings)

@@ -10,8 +10,12 @@ from scipy import stats
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tasks.estimators import BayesianMLPClassifier, BayesianMLPRegressor
+from tests.device import DEVICE
 
-SHORT: dict[str, Any] = {"hidden": (8,), "num_chains": 1, "thinning": 2, "random_state": 0}
+WHERE = str(DEVICE)
+SHORT: dict[str, Any] = {
+    "hidden": (8,), "num_chains": 1, "thinning": 2, "random_state": 0, "device": WHERE,
+}  # fmt: skip
 CHECKED = [
     BayesianMLPRegressor(**SHORT, optimizer_steps=60, burn_in=64, steps=72),
     BayesianMLPClassifier(**SHORT, optimizer_steps=60, burn_in=64, steps=72),
@@ -69,7 +73,14 @@ def test_a_linear_regression_is_the_exact_one(capfd: Any, tmp_path: Any, monkeyp
     new = np.array([[3.0, -100.0], [7.0, 50.0], [-1.0, 0.0]])
     state = np.random.get_state()[1].tolist()  # noqa: NPY002
     model = BayesianMLPRegressor(
-        (), num_chains=8, optimizer_steps=50, burn_in=100, steps=360, thinning=2, random_state=1
+        (),
+        num_chains=8,
+        optimizer_steps=50,
+        burn_in=100,
+        steps=360,
+        thinning=2,
+        random_state=1,
+        device=WHERE,
     ).fit(x, y)
     short = [
         BayesianMLPRegressor(
@@ -104,7 +115,7 @@ def test_minibatches_and_a_noise_that_is_given(noise: Any) -> None:
     new = np.array([[3.0, -100.0], [7.0, 50.0], [-1.0, 0.0]])
     model = BayesianMLPRegressor(
         (), noise=noise, num_chains=4, optimizer_steps=100, burn_in=200, steps=600, thinning=5,
-        batch_size=20 if noise == "learned" else 60, random_state=0,
+        batch_size=20 if noise == "learned" else 60, random_state=0, device=WHERE,
     ).fit(x, y)  # fmt: skip
     mean, std = model.predict(new, return_std=True)
     exact_mean, exact_std = by_quadrature(x, y, new, noise)
@@ -121,7 +132,14 @@ def test_probabilities_of_a_logistic_regression() -> None:
     x = generator.normal(size=(25, 1)) * 10 + 30
     y = np.where(generator.uniform(size=25) < 1 / (1 + np.exp(-(x[:, 0] - 30) / 8)), "yes", "no")
     model = BayesianMLPClassifier(
-        (), num_chains=16, optimizer_steps=50, burn_in=100, steps=500, thinning=4, random_state=0
+        (),
+        num_chains=16,
+        optimizer_steps=50,
+        burn_in=100,
+        steps=500,
+        thinning=4,
+        random_state=0,
+        device=WHERE,
     ).fit(x, y)
     new = np.array([[10.0], [30.0], [45.0]])
     z, at = (x - x.mean()) / x.std(), (new - x.mean()) / x.std()
@@ -144,7 +162,7 @@ def test_noise_that_depends_on_the_input_widens_the_bands_where_it_is_large() ->
     y = x[:, 0] + np.exp(-2 + x[:, 0]) * generator.normal(size=300)
     model = BayesianMLPRegressor(
         (), noise="input", output_scale=1.0, num_chains=2, optimizer_steps=150, burn_in=200,
-        steps=300, thinning=5, random_state=0,
+        steps=300, thinning=5, random_state=0, device=WHERE,
     ).fit(x, y)  # fmt: skip
     _, std = model.predict([[-1.5], [1.5]], return_std=True)
     assert 8 < std[1] / std[0] < 50

@@ -30,6 +30,7 @@ from tasks.networks import fit_network
 from tasks.pde_perm import PDEPerm
 from tasks.pde_source import PDESource
 from tasks.uci import UCIRegression
+from tests.device import DEVICE
 from tests.toy import trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,7 +168,8 @@ def test_a_sequential_from_python(task: str, sets: Path, tmp_path: Path) -> None
     run.fit(made(), datamodule=data)
     prediction = run.lightning_module.kept.ensemble("test")
     assert bool(prediction.mean.isfinite().all())
-    stored = load_posterior(tmp_path, made()).predictive(data.tensors("test"))
+    held_out = tuple(t.to(DEVICE) for t in data.tensors("test"))
+    stored = load_posterior(tmp_path, made()).predictive(held_out)
     torch.testing.assert_close(stored.mean, prediction.mean, rtol=1e-4, atol=1e-5)
 
 

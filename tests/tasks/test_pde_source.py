@@ -21,6 +21,7 @@ from lightning_sgmcmc.run import cli
 from tasks.data.pde_source import PDESourceData
 from tasks.nets.encoder_decoder import EncoderDecoder
 from tasks.pde_source import PDESource
+from tests.device import trainer_settings
 from tests.toy import ToyData, trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,8 +79,8 @@ def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) 
     data = opened(root, num_samples=num_samples)
     module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
     run = L.Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, max_steps=1,
+        **trainer_settings(), logger=False, enable_checkpointing=False, max_steps=1,
+        enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     run.datamodule = data  # type: ignore[attr-defined]
     module.trainer = run

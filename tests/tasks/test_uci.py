@@ -23,6 +23,7 @@ from tasks.data.uci import SETS, UCIData, standard_split
 from tasks.experiments.uci import benchmark as experiment
 from tasks.nets.mlp import MLP
 from tasks.uci import PUBLISHED, UCIRegression
+from tests.device import trainer_settings
 from tests.toy import NotSummedUp
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +108,7 @@ def fitted(csv: Path, tmp_path: Path, steps: int = 30, **kwargs: Any) -> UCIRegr
     L.Trainer(
         max_steps=steps,
         default_root_dir=str(tmp_path),
-        accelerator="cpu",
+        **trainer_settings(),
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,

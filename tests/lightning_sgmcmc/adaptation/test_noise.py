@@ -43,7 +43,7 @@ class Regression:
 
     def batches(self, count: int, chains: int | None = None) -> list[Any]:
         stream = BatchStream(self.data, BATCH, "independent")
-        stream.bind(torch.device("cpu"), seed=1, num_chains=chains)
+        stream.bind(self.params[0].device, seed=1, num_chains=chains)
         return [stream.at(step) for step in range(count)]
 
 

@@ -19,6 +19,7 @@ from lightning_sgmcmc.baselines import BayesByBackprop
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.common.vectors import flatten
 from lightning_sgmcmc.samplers import ChainsInTurn
+from tests.device import DEVICE
 from tests.lightning_sgmcmc.baselines.common import (
     assert_same,
     assert_stacked_is_alone,
@@ -82,7 +83,7 @@ def test_mean_field_optimum_of_a_gaussian_posterior() -> None:
     covariance = np.array([[1.0, 0.8, 0.2], [0.8, 1.5, 0.1], [0.2, 0.1, 0.7]]) * 0.2
     problem = LinearRegression.with_posterior(covariance, num_data=10)
     shift = np.array([0.7, -1.1, 0.4])
-    x, y = problem.data(torch.float64)
+    x, y = problem.data(torch.float64, DEVICE)
     y = y + x @ torch.as_tensor(shift)
     problem = LinearRegression(problem.x, y.numpy(), variance=problem.variance)
     theta = nn.Parameter(torch.zeros(64, 3, dtype=torch.float64))

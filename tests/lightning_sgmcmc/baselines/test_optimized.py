@@ -129,7 +129,7 @@ def bare_loop(make: Any, lr: float, steps: int) -> dict[str, Tensor]:
     optimizer = make(network.parameters(), lr=lr)
     scheduler = decay_to_zero(steps)(optimizer)
     stream = BatchStream(toy_data(), 16)
-    stream.bind(torch.device("cpu"), seed=5)
+    stream.bind(next(network.parameters()).device, seed=5)
     for step in range(steps):
         x, y = stream.at(step)
         optimizer.zero_grad()

@@ -19,9 +19,9 @@ from lightning_sgmcmc import SGLD, BatchStream, ControlVariate, OnDisk
 from lightning_sgmcmc.callbacks import ChainCheckpoint, fingerprint
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.posterior.distill import Student
+from tests.device import DEVICE
 from tests.toy import Toy, ToyData, toy_data, trainer
 
-CPU = torch.device("cpu")
 N = 500
 
 
@@ -58,7 +58,7 @@ def test_minibatches_are_those_of_memory(
     disk = BatchStream({"x": OPENED[kind](tmp_path), "y": y}, 16, sampling)
     both = BatchStream({"x": OPENED[kind](tmp_path), "y": OnDisk(tmp_path / "y.npy")}, 16, sampling)
     for stream in (memory, disk, both):
-        stream.bind(CPU, 5, num_chains=chains, rank=1, world_size=2)
+        stream.bind(DEVICE, 5, num_chains=chains, rank=1, world_size=2)
     for step in (0, 1, 2, 30, 31, 32, 33, 3, 3, 4, 2):  # ahead, across a pass, back, again
         expected = memory.at(step)
         for stream in (disk, both):
@@ -121,7 +121,7 @@ def test_a_thread_reads_the_next_minibatch(tmp_path: Path, arrays: Any, monkeypa
 
     monkeypatch.setattr(OnDisk, "_rows", noted)
     stream = BatchStream(OnDisk(tmp_path / "x.npy"), 8)
-    stream.bind(CPU, 0, num_chains=5)
+    stream.bind(DEVICE, 0, num_chains=5)
     for step in range(6):
         stream.at(step)
     stream.tensors._ahead[1].result()
@@ -141,7 +141,7 @@ def test_memory_holds_the_rows_in_hand(tmp_path: Path, monkeypatch: Any) -> None
     (tmp_path / "x.raw").write_bytes(bytes(32 << 20))
     rows = OnDisk(np.memmap(tmp_path / "x.raw", np.float32, "r", shape=(1 << 13, 1024)))
     stream = BatchStream(rows, 8, "independent")
-    stream.bind(CPU, 0)
+    stream.bind(DEVICE, 0)
     stream.at(0)
     before, most = resident(), 0
     for _ in range(3):

@@ -86,7 +86,7 @@ def test_floats_are_rounded_to_the_stored_type(
     assert opened.dtype == dtype
     loaded = opened.load(opened.draws[0])
     for name in ("net.weight", "net.bias"):
-        given = weights(10)[name]
+        given = weights(10)[name].cpu()
         assert loaded[name].dtype == torch.float32
         error = ((loaded[name] - given) / given).abs().max()
         assert error <= 2.0**-digits

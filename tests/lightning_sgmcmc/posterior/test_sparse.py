@@ -20,7 +20,7 @@ def test_what_is_packed_is_what_is_unpacked(rate: float, dtype: torch.dtype) -> 
     weight = (10 * torch.randn(7, 3, 5)).round().to(dtype)
     weight[torch.rand(weight.shape) < rate] = 0
     tensors = {"w": weight, "b": torch.zeros(4, dtype=dtype), "none": torch.zeros(0, 3)}
-    found = unpacked(packed(tensors))
+    found = unpacked({name: stored.cpu() for name, stored in packed(tensors).items()})
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
         assert found[name].dtype == tensor.dtype

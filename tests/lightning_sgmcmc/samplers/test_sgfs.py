@@ -201,7 +201,7 @@ def test_learns_the_fisher_matrix_and_samples_with_it() -> None:
     weight = torch.tensor(mean).repeat(chains, 1, 1).requires_grad_()
     sampler = SGFS(Stacked([weight]), SGFS.step_size(0.0, N, n), num_data=N)
     stream = BatchStream([torch.tensor(X), torch.tensor(y)], n)
-    stream.bind(torch.device("cpu"), 0, kind=sampler.batches, num_chains=chains)
+    stream.bind(weight.device, 0, kind=sampler.batches, num_chains=chains)
 
     def stacked(batch: Any) -> Tensor:
         one = lambda w, b: functional_call(net, {"weight": w}, (b[0],)).squeeze(-1) - b[1]  # noqa: E731
