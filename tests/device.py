@@ -153,9 +153,12 @@ NOT_ON_A_FAKE = {
     "lightning_sgmcmc/chain/test_probe.py::test_a_run_is_refused_in_any_precision": (
         "autocast asks the driver for a GPU"
     ),
+    "lightning_sgmcmc/test_habits.py::test_draws_of_a_compiled_network_are_of_the_plain_one": (
+        "torch.compile traces the fake"
+    ),
     "lightning_sgmcmc/samplers/test_waiting.py": "has torch's fake tensors, on a GPU of their own",
 }
-_COMMAND = "a run of the command line, whose posterior is loaded on the CPU"
+_COMMAND = "a run of the command line, which is compared on the CPU"
 #: Why single tests of these run on the CPU alone.
 NOT_ON_A_GPU = {
     "lightning_sgmcmc/noise/test_philox.py::test_the_loops_make_the_same_bits": (
@@ -171,6 +174,7 @@ NOT_ON_A_GPU = {
     "lightning_sgmcmc/posterior/test_predict.py::test_a_little_work_is_not_traced": (
         "compiled loops for the CPU"
     ),
+    "lightning_sgmcmc/test_habits.py::test_a_plain_trainer_leaves_what_the_command_leaves": _COMMAND,
     "tasks/test_darcy_pressure.py::test_a_short_run_learns_and_says_what_it_measured": _COMMAND,
     "tasks/test_pde_source.py::test_own_field_from_command_to_posterior": _COMMAND,
     "tasks/test_pde_source.py::test_a_short_run_from_command_to_posterior": _COMMAND,

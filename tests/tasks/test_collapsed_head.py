@@ -193,7 +193,7 @@ def function_moments(collapse: bool) -> np.ndarray:
     chain = started(task, data)
     inputs = torch.tensor([[-1.0], [0.3], [1.5]])
     sums = np.zeros((chains, 9))
-    burn_in, steps = 50, 60
+    burn_in, steps = 200, 60
     for step in range(burn_in + steps):
         chain.advance(chain.minibatch())
         if step == burn_in:

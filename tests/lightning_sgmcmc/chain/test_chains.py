@@ -40,6 +40,7 @@ from lightning_sgmcmc.chain.split import state_of, together
 from lightning_sgmcmc.chain.stack import ChainStack
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.samplers import ChainsInTurn
+from tests.device import DEVICE
 from tests.lightning_sgmcmc.states import assert_alike
 from tests.toy import NUM_FEATURES, Toy, ToyData, exact_posterior, trainer
 
@@ -116,7 +117,7 @@ def test_stacked_chains_are_separate_chains(tmp_path: Path, name: str) -> None:
         assert alone.chain.sampler.gradients == module.chain.sampler.gradients
         states.append(alone.chain.sampler.state_dict())
         assert_alike(state_of(stacked, chain, K), states[-1])
-    assert not torch.allclose(ends[0], ends[1], atol=1e-2)
+    assert not torch.allclose(ends[0], ends[1], atol=1e-3)
     in_turn = isinstance(module.chain.sampler, ChainsInTurn)
     parts = [state_of(stacked, k, K) for k in range(K)]
     joined = [together(states, in_turn), together(parts, in_turn)]
@@ -276,7 +277,8 @@ def test_chains_sample_the_posterior(tmp_path: Path) -> None:
     )
     posterior = load_posterior(tmp_path, Toy())
     assert len(posterior) == 400
-    found = posterior.predict(ToyData().test_dataloader().dataset.tensors[0]).mean
+    x = ToyData().test_dataloader().dataset.tensors[0].to(DEVICE)
+    found = posterior.predict(x).mean
     torch.testing.assert_close(found, module.kept.ensemble("test").mean, rtol=1e-4, atol=1e-5)
 
 
