@@ -174,7 +174,8 @@ NOT_ON_A_GPU = {
     "lightning_sgmcmc/posterior/test_predict.py::test_a_little_work_is_not_traced": (
         "compiled loops for the CPU"
     ),
-    "lightning_sgmcmc/test_habits.py::test_a_plain_trainer_leaves_what_the_command_leaves": _COMMAND,
+    "lightning_sgmcmc/test_habits.py::"
+    "test_a_plain_trainer_leaves_what_the_command_leaves": _COMMAND,
     "tasks/test_darcy_pressure.py::test_a_short_run_learns_and_says_what_it_measured": _COMMAND,
     "tasks/test_pde_source.py::test_own_field_from_command_to_posterior": _COMMAND,
     "tasks/test_pde_source.py::test_a_short_run_from_command_to_posterior": _COMMAND,
