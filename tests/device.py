@@ -135,6 +135,7 @@ MADE_THERE = (
     "tasks/test_psgld_networks.py",
     "tasks/test_regression.py",
     "tasks/test_training_law.py",
+    "tasks/test_uci.py",
     "test_examples.py",
 )
 #: All whose chains and data lie on the device: laws, contracts, runs, chains, predictions.
@@ -197,9 +198,7 @@ ON_THE_CPU = {
     "lightning_sgmcmc/posterior/test_pieces.py": "rows of the host, in memory and in files",
     "lightning_sgmcmc/test_ddp.py": "processes that share the CPU",
     "lightning_sgmcmc/run/": "the command line",
-    "tasks/": "recorded results, data and pages, not all of which were tried there",
-    "tasks/test_bde.py": "sums that the experiment makes on the CPU",
-    "tasks/test_gaussians.py": "an experiment that runs on the CPU",
+    "tasks/": "experiments, which compute on the CPU or run by the command line; records and data",
     "test_": "pages, packages and the command line",
     "test_bank.py": "verdicts at the CPU's random numbers, as recorded",
 }

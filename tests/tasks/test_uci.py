@@ -23,7 +23,7 @@ from tasks.data.uci import SETS, UCIData, standard_split
 from tasks.experiments.uci import benchmark as experiment
 from tasks.nets.mlp import MLP
 from tasks.uci import PUBLISHED, UCIRegression
-from tests.device import trainer_settings
+from tests.device import DEVICE, trainer_settings
 from tests.toy import NotSummedUp
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,8 +123,8 @@ def test_nll_is_the_density_in_the_table_s_units(csv: Path, tmp_path: Path) -> N
     module = fitted(csv, tmp_path)
     data = UCIData(file=str(csv))
     data.setup()
-    x, y = data.tensors("test")
-    train_x, train_y = data.tensors("train")
+    x, y = (t.to(DEVICE) for t in data.tensors("test"))
+    train_x, train_y = (t.to(DEVICE) for t in data.tensors("train"))
     with torch.no_grad():
         scale = train_x.std(0).where(train_x.std(0) > 0, torch.ones(3))
         standard = ((x - train_x.mean(0)) / scale).float()
