@@ -24,6 +24,7 @@ from tasks.nets.mlp import MLP
 from tasks.pde_perm import PDEPerm
 from tasks.regression import RegressionTask
 from tasks.uci import UCIRegression
+from tests.device import DEVICE
 from tests.harness import BOUND
 from tests.toy import trainer
 
@@ -181,7 +182,7 @@ def test_bands_hold_where_noise_is_small_and_where_it_is_large(tmp_path: Path) -
 def check_report(task: UCIRegression, posterior: Posterior) -> None:
     """Compare a run's numbers with those of its stored draws, and of the test rows."""
     data, kept = task._data(), task.kept
-    x, y = data.tensors("test")
+    x, y = (t.to(DEVICE) for t in data.tensors("test"))
     ensemble = task.metrics(kept.ensemble("test"), (x, y))
     scale = data.tensors("train")[1].numpy().std()
     prediction = posterior.predict(x)
