@@ -264,11 +264,24 @@ def _deeper() -> Iterator[None]:
 
 
 @contextmanager
+def _no_kernels() -> Iterator[None]:
+    """Set one variable; ``patch.dict`` would take back what fixtures set of others."""
+    before = os.environ.get(kernels.VARIABLE)
+    os.environ[kernels.VARIABLE] = "off"
+    try:
+        yield
+    finally:
+        os.environ.pop(kernels.VARIABLE)
+        if before is not None:
+            os.environ[kernels.VARIABLE] = before
+
+
+@contextmanager
 def fake_gpu() -> Iterator[None]:
     """Let ``cuda`` be a device for a while."""
     with (
         _deeper(),
-        mock.patch.dict(os.environ, {kernels.VARIABLE: "off"}),  # a kernel needs a driver,
+        _no_kernels(),  # a kernel needs a driver,
         mock.patch.object(kernels, "_installed", return_value=False),  # also where a test asks
         mock.patch.object(philox, "philox4x32", _philox4x32),
         mock.patch.object(torch, "Generator", _generator),

@@ -85,7 +85,7 @@ def test_recorded_runs_were_made_of_what_the_protocol_states(name: str) -> None:
     """Sampler, metric, prior and temperature of a record are those of its cell."""
     for cell in with_a_chain(name):
         record = reproduce.read(RECORDED / name, cell)
-        if record is None or isinstance(cell, Study):
+        if record is None or isinstance(cell, Study) or "diverged" in record:
             continue
         stated, made = protocol(name, cell.name), record["sampler"]
         inner = stated["options"].get("optimizer")

@@ -27,6 +27,7 @@ from tasks.experiments.psgld import mnist_cnn as psgld_cnn
 from tasks.experiments.psgld.methods import Protocol
 from tasks.experiments.psgld.networks import Method
 from tasks.nets.fan_in_mlp import FanInMLP
+from tests.device import DEVICE
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = {"mnist": psgld_mnist, "cnn": psgld_cnn, "cifar": psgld_cifar}
@@ -385,7 +386,7 @@ def test_mc_dropout_without_a_drop_is_the_network(runs: Path) -> None:
 def test_the_student_is_measured(runs: Path) -> None:
     student = FanInMLP((16, 16), inputs=784, outputs=10)
     student.load_state_dict(load_file(runs / "reduced-distilled-seed0" / "student.safetensors"))
-    x, y = held_out()
+    x, y = (t.to(DEVICE) for t in held_out())
     with torch.no_grad():
         logits = student(x)
     error = 100 * float((logits.argmax(1) != y).double().mean())
