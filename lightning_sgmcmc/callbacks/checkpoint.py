@@ -25,7 +25,7 @@ from lightning_sgmcmc.common.files import require
 
 #: Seconds between questions whether another process got a signal, and the most steps, so that
 #: steps which become slower do not keep a signal waiting.
-_APART, _MOST_STEPS = 0.5, 16
+_APART, _MOST_STEPS = 0.5, 128
 
 
 @runtime_checkable
