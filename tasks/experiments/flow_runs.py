@@ -30,8 +30,11 @@ def table(record: dict[str, dict[str, Any]]) -> str:
 
     Args:
         record: The runs' ``results.json`` by the names in ``RUNS``.
+
+    Raises:
+        ValueError: If a record has another name.
     """
-    rows = [_row(name, record[name]) for name in RUNS if name in record]
+    rows = [_row(name, record[name]) for name in sorted(record, key=list(RUNS).index)]
     return "\n".join([_HEAD, "|---" * 10 + "|", *rows])
 
 
