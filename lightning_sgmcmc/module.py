@@ -201,11 +201,7 @@ class SGMCMCModule(EnsembleSteps):
         self.adaptation.after_step()
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and chain.steps % every == 0:  # 0 in a barebones Trainer
-            values = {"train/nll": chain.processes.mean_of_chains(chain.last_loss), "lr": chain.lr}
-            temperature = chain.kinetic_temperature()
-            if temperature is not None:
-                values["kinetic_temperature"] = temperature
-            record(self.trainer, values)
+            record(self.trainer, chain.log_row() | {"lr": chain.lr})
 
     def _take_step(self, which: int, closure: Callable[[], Tensor] | None) -> Any:
         """Take the step of the sampler (0) or the burn-in optimizer (1), which Lightning counts."""

@@ -625,14 +625,18 @@ class Chain:
             return self.sampler.lr
         return float(self._optimizers[1].param_groups[0]["lr"])
 
-    def kinetic_temperature(self) -> float | None:
-        """Return the sampler's kinetic temperature, over all chains; None where it has none."""
+    def log_row(self) -> dict[str, float]:
+        """Return the last minibatch's loss and the kinetic temperature, means over all chains.
+
+        A sampler without momentum has no temperature. Processes talk once.
+        """
+        values = {"train/nll": self.last_loss}
         measure = getattr(self.sampler, "kinetic_temperature", None)
-        own = measure() if measure is not None else None
-        if own is None:
-            return None
-        each = torch.tensor(own, dtype=torch.float64, device=self.device)
-        return self.processes.mean_of_chains(each)
+        temperature = measure() if measure is not None else None
+        if temperature is not None:
+            values["kinetic_temperature"] = torch.full_like(self.last_loss, temperature)
+        each = torch.stack(list(values.values()))
+        return dict(zip(values, self.processes.mean_of_chains(each), strict=True))
 
     def notes(self) -> list[str]:
         """Return, in words, where this chain's target is not the posterior at T = 1."""

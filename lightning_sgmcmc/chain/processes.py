@@ -133,9 +133,11 @@ class Processes:
         own = torch.from_numpy(traces).to(device)
         return cast(Array, self.gather(own).flatten(0, 1).cpu().numpy())
 
-    def mean_of_chains(self, values: Tensor) -> float:
-        """Return the mean over all chains of a number of each, [] or [K]."""
-        return float((values if self.data_parallel else self.gather(values)).mean())
+    def mean_of_chains(self, values: Tensor) -> list[float]:
+        """Return the means over all chains of numbers of each, [n] or [n, K]."""
+        found = values[None] if self.data_parallel else self.gather(values)
+        means: list[float] = found.transpose(0, 1).flatten(1).mean(1).tolist()
+        return means
 
     def broadcast(self, value: float) -> float:
         """Return the first process's number."""

@@ -119,11 +119,7 @@ class KeptDraws:
             for total, value in zip(self._mean, state.values(), strict=True):
                 total.add_(value, alpha=weight)
             self._mean_weight += weight
-        loss = chain.processes.mean_of_chains(chain.last_loss)
-        row = {"step": float(chain.steps), "train/nll": loss}
-        temperature = chain.kinetic_temperature()
-        if temperature is not None:
-            row["kinetic_temperature"] = temperature
+        row = {"step": float(chain.steps)} | chain.log_row()
         probed: Tensor | None = None
         for i, (name, data) in enumerate(self.held_out.items()):
             ensemble = self._ensemble(name)

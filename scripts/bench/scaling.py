@@ -1,7 +1,7 @@
 """How many chain-steps a second ``--trainer.strategy chains`` takes on 1, 2 and 4 processes.
 
 Every process has one core and one chain of ``sgmcmc train --task class_table``'s kind: a Trainer
-with a network 784-100-100-10 and minibatches of 100, SGHMC. The processes live from the first round
+with networks 784-W-W-10 of two widths and minibatches of 100, SGHMC. The processes live from the first round
 to the last, as one group for each number of them, and in a round each group takes a block of steps
 in turn, while the others wait: what a machine does beside meets all of them alike. Counted are wall
 time and processor time of all threads; what follows is (chain-steps a second on P processes) / (P
@@ -9,7 +9,7 @@ times those on one), as the median over rounds, and the processor time of a chai
 process over that on P, which shows what being several costs where the machine's cores are busy.
 Processes ``apart``, as many runs at once that know nothing of each other, show the machine's part.
 
-    python scripts/bench/scaling.py [--rounds 12] [--block 100] [--processes 1 2 4]
+    python scripts/bench/scaling.py [--rounds 12] [--block 100] [--processes 1 2 4] [--widths 100 400]
 """
 
 from __future__ import annotations
@@ -78,17 +78,18 @@ class Blocks(L.Callback):
         self._began = (time.perf_counter(), time.process_time())
 
 
-def work(folder: Path, rounds: int, block: int, processes: int, core: int) -> None:
+def work(folder: Path, args: argparse.Namespace) -> None:
     """Be one process of a group."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[core % len(cores)]})
+    os.sched_setaffinity(0, {cores[args.core % len(cores)]})
+    (width,), (processes,) = args.widths, args.processes
     net = nn.Sequential(
-        nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10)
+        nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
     )
     sampler = partial(SGHMC, lr=1e-6, prior=GaussianPrior(), preconditioner=RMSProp())
-    steps = WARM_UP + rounds * block + 1
+    steps = WARM_UP + args.rounds * args.block + 1
     task = Digits(net, sampler, burn_in=steps - 1, thinning=1)
     data = [torch.randn(5000, 784), torch.randint(10, (5000,))]
     L.Trainer(
@@ -98,7 +99,7 @@ def work(folder: Path, rounds: int, block: int, processes: int, core: int) -> No
         max_steps=steps,
         default_root_dir=folder,
         logger=False,
-        callbacks=[Blocks(block), ChainCheckpoint(every=steps)],
+        callbacks=[Blocks(args.block), ChainCheckpoint(every=steps)],
         enable_progress_bar=False,
         enable_model_summary=False,
     ).fit(task, BatchStream(data, 100, "independent"))
@@ -108,6 +109,7 @@ class Group:
     """The processes of one run, which torchrun's variables bring together.
 
     Args:
+        width: Of the network's hidden layers.
         processes: Their number.
         args: The command line.
         folder: Where they may write.
@@ -115,7 +117,7 @@ class Group:
     """
 
     def __init__(
-        self, processes: int, args: argparse.Namespace, folder: Path, apart: bool = False
+        self, width: int, processes: int, apart: bool, args: argparse.Namespace, folder: Path
     ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -124,13 +126,14 @@ class Group:
         world = 1 if apart else processes
         command = [sys.executable, __file__, "--processes", str(world)]
         command += ["--rounds", str(args.rounds), "--block", str(args.block)]
+        command += ["--widths", str(width)]
         self._members = []
         for rank in range(processes):
             number = str(0 if apart else rank)
             own = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": str(world)}
             own |= {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": str(world)}
             own |= {"TORCHELASTIC_RUN_ID": "scaling"}
-            place = ["--work", str(folder / f"{processes}-{apart}-{number}"), "--core", str(rank)]
+            place = ["--work", str(folder / f"{width}-{processes}-{apart}-{number}"), "--core", str(rank)]
             self._members.append(
                 subprocess.Popen(
                     [*command, *place],
@@ -168,21 +171,26 @@ class Group:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Return wall and processor seconds of a chain-step in each round, by the processes."""
-    kinds = [(n, apart) for n in args.processes for apart in (False, True) if n > 1 or not apart]
-    names = {(n, apart): f"{n} apart" if apart else str(n) for n, apart in kinds}
-    found: dict[str, dict[str, list[float]]] = {
-        name: {"wall": [], "processor": []} for name in names.values()
-    }
+    """Return wall and processor seconds of a chain-step in each round, by width and processes."""
+    kinds = [
+        (width, number, apart)
+        for width in args.widths
+        for number in args.processes
+        for apart in (False, True)
+        if number > 1 or not apart
+    ]
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        groups = {(n, apart): Group(n, args, Path(folder), apart) for n, apart in kinds}
+        groups = {kind: Group(*kind, args, Path(folder)) for kind in kinds}
         try:
             for _ in range(args.rounds):
-                for (number, apart), group in groups.items():
-                    wall, processor = group.block()
+                for (width, number, apart), group in groups.items():
                     steps = number * args.block
-                    found[names[number, apart]]["wall"].append(wall / steps)
-                    found[names[number, apart]]["processor"].append(processor / steps)
+                    name = f"{number} apart" if apart else str(number)
+                    of_width = found.setdefault(str(width), {})
+                    own = of_width.setdefault(name, {"wall": [], "processor": []})
+                    for clock, seconds in zip(own, group.block(), strict=True):
+                        own[clock].append(seconds / steps)
         finally:
             for group in groups.values():
                 group.end()
@@ -203,17 +211,20 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=100, help="steps in a round")
     default = [n for n in (1, 2, 4) if n <= max(cores, 2)]
     parser.add_argument("--processes", type=int, nargs="+", default=default)
+    parser.add_argument("--widths", type=int, nargs="+", default=[100, 400], help="of layers")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "scaling.json")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work is not None:
-        work(args.work, args.rounds, args.block, args.processes[0], args.core)
+        work(args.work, args)
         return
     record = measure(args)
-    for number, seconds in record["seconds"].items():
-        step = {kind: 1e3 * statistics.median(of) for kind, of in seconds.items()}
-        print(f"{number} processes: {step['wall']:.3f} ms wall, {step['processor']:.3f} ms each")
+    for width, by_number in record["seconds"].items():
+        for number, seconds in by_number.items():
+            step = {kind: 1e3 * statistics.median(of) for kind, of in seconds.items()}
+            said = f"{step['wall']:.3f} ms wall, {step['processor']:.3f} ms each"
+            print(f"width {width}, {number} processes: {said}")
     args.record.write_text(json.dumps(record, indent=1) + "\n")
 
 

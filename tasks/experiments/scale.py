@@ -15,19 +15,29 @@ def scaling(record: dict[str, Any]) -> str:
 
     With t_P the seconds of a chain-step on P processes, wall time is that of P processes together
     over their steps, so that linear scaling is t_1 / (P t_P) = 1. For processor time, which all
-    of them spend, it is t_1 / t_P. Processes apart are as many runs at once.
+    of them spend, it is t_1 / t_P. Processes apart are as many runs at once that know nothing of
+    each other: the last column, by the clock, is what the processes of one run cost beside them.
     """
-    rows = ["| processes | of linear, processor time | of linear, wall time |", "|---|---|---|"]
-    one = record["seconds"]["1"]
-    for name, own in record["seconds"].items():
-        if name != "1":
+    head = ("W", "a step, ms", "processes", "processor time", "wall time", "wall time, over apart")
+    rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for width, by_number in record["seconds"].items():
+        one = by_number["1"]
+        step = f"{1e3 * statistics.median(one['wall']):.1f}"
+        for name, own in by_number.items():
+            if name == "1":
+                continue
             number = name.split()[0]
-            ratios = {
-                kind: [a / b for a, b in zip(one[kind], own[kind], strict=True)] for kind in own
-            }
-            wall = [ratio / int(number) for ratio in ratios["wall"]]
-            rows.append(f"| {name} | {_quartiles(ratios['processor'])} | {_quartiles(wall)} |")
+            linear = {kind: [t / int(number) for t in one[kind]] for kind in own}
+            linear["processor"] = one["processor"]
+            cells = [_quartiles(_ratios(linear[kind], own[kind])) for kind in ("processor", "wall")]
+            apart = by_number[f"{number} apart"]["wall"]
+            beside = "" if name != number else _quartiles(_ratios(apart, own["wall"]))
+            rows.append(f"| {' | '.join([width, step, name, *cells, beside])} |")
     return "\n".join(rows)
+
+
+def _ratios(above: list[float], below: list[float]) -> list[float]:
+    return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def at_scale(record: dict[str, Any]) -> str:

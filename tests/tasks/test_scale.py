@@ -70,9 +70,9 @@ def test_linear_scaling_is_one() -> None:
         "1": {"wall": one, "processor": one},
         "4": {"wall": [t / 4 for t in one], "processor": [2 * t for t in one]},
     }
-    seconds["4 apart"] = {"wall": one, "processor": one}
-    rows = scale.scaling({"seconds": seconds}).splitlines()[2:]
+    seconds["4 apart"] = {"wall": [t / 5 for t in one], "processor": one}
+    rows = scale.scaling({"seconds": {"100": seconds}}).splitlines()[2:]
     assert rows == [
-        "| 4 | 0.50 (0.50, 0.50) | 1.00 (1.00, 1.00) |",
-        "| 4 apart | 1.00 (1.00, 1.00) | 0.25 (0.25, 0.25) |",
+        "| 100 | 2000.0 | 4 | 0.50 (0.50, 0.50) | 1.00 (1.00, 1.00) | 0.80 (0.80, 0.80) |",
+        "| 100 | 2000.0 | 4 apart | 1.00 (1.00, 1.00) | 1.25 (1.25, 1.25) |  |",
     ]
