@@ -1,15 +1,16 @@
 """How many chain-steps a second ``--trainer.strategy chains`` takes on 1, 2 and 4 processes.
 
 Every process has one core and one chain of ``sgmcmc train --task class_table``'s kind: a Trainer
-with networks 784-W-W-10 of two widths and minibatches of 100, SGHMC. The processes live from the first round
-to the last, as one group for each number of them, and in a round each group takes a block of steps
-in turn, while the others wait: what a machine does beside meets all of them alike. Counted are wall
-time and processor time of all threads; what follows is (chain-steps a second on P processes) / (P
-times those on one), as the median over rounds, and the processor time of a chain-step on one
-process over that on P, which shows what being several costs where the machine's cores are busy.
-Processes ``apart``, as many runs at once that know nothing of each other, show the machine's part.
+with networks 784-W-W-10 of two widths and minibatches of 100, SGHMC. The processes live from the
+first round to the last, as one group for each number of them, and in a round each group takes a
+block of steps in turn, while the others wait: what a machine does beside meets all of them alike.
+Counted are wall time and processor time of all threads; what follows is (chain-steps a second on P
+processes) / (P times those on one), as the median over rounds, and the processor time of a
+chain-step on one process over that on P, which shows what being several costs where the machine's
+cores are busy. Processes ``apart``, as many runs at once that know nothing of each other, show the
+machine's part.
 
-    python scripts/bench/scaling.py [--rounds 12] [--block 100] [--processes 1 2 4] [--widths 100 400]
+    python scripts/bench/scaling.py [--rounds 12] [--processes 1 2 4] [--widths 100 400]
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ class Group:
             own = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": str(world)}
             own |= {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": str(world)}
             own |= {"TORCHELASTIC_RUN_ID": "scaling"}
-            place = ["--work", str(folder / f"{width}-{processes}-{apart}-{number}"), "--core", str(rank)]
+            own_folder = folder / f"{width}-{processes}-{apart}-{number}"
+            place = ["--work", str(own_folder), "--core", str(rank)]
             self._members.append(
                 subprocess.Popen(
                     [*command, *place],
