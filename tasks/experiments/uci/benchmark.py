@@ -57,7 +57,9 @@ def summary(runs: list[Result]) -> Result:
         if len(runs) > 1:
             error = f" ± {np.std(values, ddof=1) / len(runs) ** 0.5:.2f}"
         found[name] = f"{np.mean(values):.2f}{error}"
-    return found | {"splits": len(runs), "coverage": 100 * np.mean(metrics["coverage"])}
+    unalarmed = sum(not at(run, "diagnostics.alarms") for run in runs)
+    coverage = 100 * np.mean(metrics["coverage"])
+    return found | {"splits": len(runs), "coverage": coverage, "unalarmed": unalarmed}
 
 
 def _spread(values: list[float | None]) -> tuple[float | None, ...]:
