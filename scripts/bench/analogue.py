@@ -7,6 +7,7 @@ potential. Errors are those of the predictive mean and standard deviation (of th
 noise) in units of the reference's deviation, inside the data's square and on an edge outside of it.
 
     python scripts/bench/analogue.py [--only WORD ...] [--reference 200] [--noise 0.01]
+                                     [--record FILE]
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 import torch
+from steps import hardware
 from torch import Tensor
 
 from lightning_sgmcmc import (
@@ -39,6 +42,7 @@ from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.baselines import Optimized
 from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.diagnostics import rhat
+from tasks.experiments.costs import Cell, publish
 from tasks.nets.mlp import MLP
 from tasks.regression import RegressionTask
 
@@ -165,6 +169,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", type=float, default=0.01, help="relative to the outputs' size")
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     args = parser.parse_args()
     problem = Problem.make(args.seed, args.noise)
     start = time.process_time()
@@ -172,46 +177,33 @@ def main() -> None:
     seconds = time.process_time() - start
     mean, std = truth.mean((0, 1)), truth.flatten(0, 1).std(0)
     r = rhat(truth.flatten(2).numpy())
-    print(
-        f"reference: {truth.shape[0]} chains of {truth.shape[1]} draws; 95 % of the predictions' "
-        f"R-hat below {np.quantile(r, 0.95):.3f}; "
-        f"deviation {float(std.mean()) / problem.sigma:.2f} of the noise's"
-    )
-    print(f"{'recipe':<46}{'means off by':>16}{'deviation':>16}{'gradients':>11}{'seconds':>9}")
-    row(
-        "half of the reference's chains",
-        truth[:4],
-        mean,
-        std,
-        problem,
-        gradients,
-        seconds / 2,
-    )
+    rows = [row("half of the reference's chains", truth[:4], mean, std, problem)]
+    rows[0] += [gradients, seconds / 2]
     for name, recipe in RECIPES.items():
         if any(word in name for word in args.only):
             start = time.process_time()
             found, gradients = recipe.draws(problem, args.seed + 1)
-            row(name, found, mean, std, problem, gradients, time.process_time() - start)
+            rows.append(row(name, found, mean, std, problem))
+            rows[-1] += [gradients, time.process_time() - start]
+    said = (
+        f"{hardware(torch.device('cpu'))}; reference: {truth.shape[0]} chains of {truth.shape[1]} "
+        f"draws, 95 % of the predictions' R-hat below {np.quantile(r, 0.95):.3f}, a deviation of "
+        f"{float(std.mean()) / problem.sigma:.2f} times the noise's."
+    )
+    heading = ["recipe", "means off by", "deviation", "gradients a chain", "processor seconds"]
+    publish(said, heading, rows, args.record)
 
 
-def row(
-    name: str,
-    draws: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    problem: Problem,
-    gradients: int,
-    seconds: float,
-) -> None:
-    """Print how far a recipe's predictions are from the reference's, inside (on the edge)."""
+def row(name: str, draws: Tensor, mean: Tensor, std: Tensor, problem: Problem) -> list[Cell]:
+    """Return how far a recipe's predictions are from the reference's, inside (on the edge)."""
     off = ((draws.mean((0, 1)) - mean) / std).square()
     ratio = draws.flatten(0, 1).std(0) / std
-    cells = []
+    cells: list[Cell] = [name]
     for values, root in ((off, True), (ratio.log(), False)):
         both = [values[part].mean() for part in (problem.inside, ~problem.inside)]
         inside, edge = (float(v.sqrt() if root else v.exp()) for v in both)
         cells.append(f"{inside:.2f} ({edge:.2f})")
-    print(f"{name:<46}{cells[0]:>16}{cells[1]:>16}{gradients:>11}{seconds:>9.0f}", flush=True)
+    return cells
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ whose cost per step is the same for one chain and for many. On the CPU a 13-50-5
 minibatches of 32, on a GPU 784-100-100-10 with minibatches of 100, unless given.
 
     python scripts/bench/chains.py [--chains 32] [--rounds 40] [--block 20] [--device cpu]
+                                   [--record FILE]
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, Nat
 from lightning_sgmcmc.chain import ChainStack, starts
 from lightning_sgmcmc.samplers import Sampler, Stacked
 from lightning_sgmcmc.target import PerExample, Target
+from tasks.experiments.costs import Cell, publish, spread
 
 N = 10_000
 SAMPLERS: dict[str, Callable[[Any], Sampler]] = {
@@ -116,15 +118,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--widths", type=int, nargs="+", default=None)
     parser.add_argument("--batch", type=int, default=None)
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     cuda = args.device != "cpu"
     widths = args.widths or ([784, 100, 100, 10] if cuda else [13, 50, 50, 1])
     batch = args.batch or (100 if cuda else 32)
-    print(hardware(torch.device(args.device)))
-    print(f"{'-'.join(map(str, widths))}, batch {batch}, {args.chains} chains over one")
-    print(f"{'sampler':<18}{'ratio':>8}{'quartiles':>16}{'one, ms':>10}{'all, ms':>10}")
+    rows: list[list[Cell]] = []
     for name, make in SAMPLERS.items():
         steps = [step_of(make, widths, batch, k, args.device) for k in (0, args.chains)]
         seconds: list[list[float]] = [[], []]
@@ -141,10 +142,13 @@ def main() -> None:
                 if cuda:
                     torch.cuda.synchronize()
                 seconds[kind].append((time.perf_counter() - began) / args.block)
-        ratios = [many / one for one, many in zip(*seconds, strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        one, many = (1e3 * statistics.median(s) for s in seconds)
-        print(f"{name:<18}{middle:>8.2f}{f'{low:.2f} to {high:.2f}':>16}{one:>10.3f}{many:>10.3f}")
+        both = [1e3 * statistics.median(own) for own in seconds]
+        rows.append([name, spread(seconds[1], seconds[0]), *both])
+    said = (
+        f"{hardware(torch.device(args.device))}; {'-'.join(map(str, widths))}, batch {batch}, "
+        f"{args.chains} chains over one, {args.rounds} rounds of {args.block} steps."
+    )
+    publish(said, ["sampler", "ratio", "one chain, ms", "all chains, ms"], rows, args.record)
 
 
 if __name__ == "__main__":

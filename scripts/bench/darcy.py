@@ -2,15 +2,16 @@
 
 Times are medians of repetitions, CPU seconds of one thread. The naive way, slow, is timed on a few
 sources and scaled to the number of samples. Errors are relative L2 errors of the velocity, the
-largest over a few sources, against a reference refined in extended precision; `div` is the largest
+largest over a few sources, against a reference refined in extended precision, beside the largest
 imbalance of a cell over the largest source.
+
+    python scripts/bench/darcy.py [--grid 60 50] [--repetitions 5] [--record FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import sys
 import time
@@ -21,11 +22,14 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 import scipy
+import torch
 from numpy.typing import NDArray
 from saddle_point import refined_solution, saddle_point_solution
+from steps import hardware
 
 from pde import (
     DarcySolver,
@@ -36,6 +40,7 @@ from pde import (
     three_spot_strengths,
     three_spots,
 )
+from tasks.experiments.costs import Cell, publish
 
 Array = NDArray[np.float64]
 NAIVE = 7
@@ -63,8 +68,8 @@ def accuracy(grid: Grid, kappa: Array, sources: Array, velocities: Array) -> tup
     return float(max(errors)), float(max(imbalances))
 
 
-def bench(n: int, repetitions: int) -> None:
-    """Print the table of one grid."""
+def bench(n: int, repetitions: int) -> list[list[Cell]]:
+    """Return the rows of one grid."""
     grid = Grid(n, n)
     kappa = channelised_permeability(grid, seed=0)
     strengths = three_spot_strengths(0, SAMPLES)
@@ -94,22 +99,19 @@ def bench(n: int, repetitions: int) -> None:
         ("arbitrary, spsolve each", slow * SAMPLES, arbitrary, naive(arbitrary[few])),
         ("arbitrary, DarcySolver", median_seconds(many, repetitions), arbitrary, many()[few]),
     ]
-    print(f"\n{n} x {n} cells, contrast {kappa.max() / kappa.min():.1e}, {SAMPLES} samples")
-    print(f"{'way':30}{'CPU s':>10}{'ratio':>9}{'error':>10}{'div':>10}")
+    found: list[list[Cell]] = []
     for name, seconds, sources, velocities in rows:
-        error, imbalance = accuracy(grid, kappa, sources[few], velocities)
-        ratio = slow * SAMPLES / seconds
-        print(f"{name:30}{seconds:10.4f}{ratio:9.1f}{error:10.1e}{imbalance:10.1e}")
-    scikit_fem(grid, kappa, arbitrary[0], slow)
+        errors = [f"{e:.1e}" for e in accuracy(grid, kappa, sources[few], velocities)]
+        found.append([f"{n} x {n}", name, seconds, slow * SAMPLES / seconds, *errors])
+    return found + scikit_fem(grid, kappa, arbitrary[0], slow)
 
 
-def scikit_fem(grid: Grid, kappa: Array, source: Array, slow: float) -> None:
-    """Print what one solve costs with scikit-fem, where it is installed."""
+def scikit_fem(grid: Grid, kappa: Array, source: Array, slow: float) -> list[list[Cell]]:
+    """Return what its solves cost, where it is installed; the error is that of the norm alone."""
     try:
         import skfem  # type: ignore[import-untyped]
     except ImportError:
-        print("scikit-fem is not installed")
-        return
+        return []
     mesh = skfem.MeshQuad.init_tensor(*[np.linspace(0, 1, grid.nx + 1)] * 2)
 
     def solve() -> Array:
@@ -139,25 +141,25 @@ def scikit_fem(grid: Grid, kappa: Array, source: Array, slow: float) -> None:
     seconds = median_seconds(solve, NAIVE)
     exact = np.linalg.norm(refined_solution(grid, kappa, source).velocity) * grid.hx
     norm = np.linalg.norm(solve()[: grid.num_edges])
-    print(
-        f"{'arbitrary, scikit-fem each':30}{seconds * SAMPLES:10.4f}{slow / seconds:9.1f}"
-        f"{abs(norm - exact) / exact:10.1e} (of the norm alone)"
-    )
+    error = f"{abs(norm - exact) / exact:.1e}"
+    size, ratio = f"{grid.nx} x {grid.ny}", slow / seconds
+    return [[size, "arbitrary, scikit-fem each", seconds * SAMPLES, ratio, error, None]]
 
 
 def main() -> None:
-    """Print where it runs, then one table a grid."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--grid", type=int, nargs="+", default=[60, 50], help="cells a direction")
     parser.add_argument("--repetitions", type=int, default=5, help="of ours; the naive way gets 7")
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     given = parser.parse_args()
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, one BLAS thread; Python "
-        f"{platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}"
+    rows = [row for n in given.grid for row in bench(n, given.repetitions)]
+    said = (
+        f"{hardware(torch.device('cpu'))}, SciPy {scipy.__version__}, one BLAS thread; {SAMPLES:,} "
+        f"samples, `spsolve` scaled from the median of {NAIVE} solves."
     )
-    print(f"spsolve each: median of {NAIVE} solves, scaled to {SAMPLES}")
-    for n in given.grid:
-        bench(n, given.repetitions)
+    heading = ["cells", "way", "seconds", "times as fast", "velocity error", "imbalance"]
+    publish(said, heading, rows, given.record)
 
 
 if __name__ == "__main__":

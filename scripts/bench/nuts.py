@@ -5,7 +5,7 @@ smallest bulk ESS over the weights is divided by the processor seconds of sampli
 everything (warm-up, tuning, compilation). Stochastic-gradient chains have a bias that their ESS
 does not show, so the largest errors of their means and standard deviations stand beside.
 
-    python scripts/bench/nuts.py [--chains 1 64] [--data-root DIR]
+    python scripts/bench/nuts.py [--chains 1 64] [--data-root DIR] [--record FILE]
 
 NumPyro is optional (python -m pip install numpyro).
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 # Read when the peer's compiler starts; one thread, as for torch below.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -33,11 +33,13 @@ os.environ.setdefault(
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from steps import hardware
 from torch import Tensor
 
 from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, RMSProp, Sampler
 from lightning_sgmcmc.diagnostics import ess, rhat
 from tasks.data.australian import AustralianData
+from tasks.experiments.costs import Cell, publish
 from tasks.experiments.logistic import sample_hmc, with_intercept
 from tasks.experiments.loop import sample
 from tasks.logistic import mean_gradient
@@ -148,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--chains", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--data-root", default=None, help="folder that holds australian/")
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     args = parser.parse_args()
     torch.set_num_threads(1)
     data = AustralianData(args.data_root)
@@ -158,14 +161,7 @@ def main() -> None:
     truth = sample_hmc(x, y, PRIOR_VARIANCE, chains=32, draws=500, burn_in=200, seed=1).draws
     mean, sd = truth.mean((0, 1)), truth.reshape(-1, x.shape[1]).std(0)
 
-    print(hardware())
-    if find_spec("numpyro") is None:
-        print("NumPyro is not installed, so NUTS is left out: python -m pip install numpyro")
-    print(f"{DRAWS} draws a chain after {WARM_UP} of warm-up; every 10th step of the last three")
-    print(
-        f"{'method':<26}{'chains':>7}{'ESS':>9}{'R-hat':>7}{'ESS/s':>9}{'in all':>9}"
-        f"{'mean off':>10}{'sd ratio':>14}"
-    )
+    rows: list[list[Cell]] = []
     for chains in args.chains:
         for name, run in methods(x, y):
             outcome = run(chains)
@@ -173,28 +169,17 @@ def main() -> None:
             found = outcome.draws.reshape(-1, x.shape[1])
             off = float((np.abs(found.mean(0) - mean) / sd).max())
             ratios = found.std(0) / sd
-            print(
-                f"{name:<26}{chains:>7}{smallest:>9.0f}{rhat(outcome.draws).max():>7.2f}"
-                f"{smallest / outcome.sampling:>9.1f}"
-                f"{smallest / (outcome.sampling + outcome.before):>9.1f}{off:>7.2f} sd"
-                f"{f'{ratios.min():.2f} to {ratios.max():.2f}':>14}",
-                flush=True,
-            )
-
-
-def hardware() -> str:
-    """Say what the numbers are measured on."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
-        model = next((s.split(":")[1].strip() for s in lines if s.startswith("model name")), model)
-    names = ["torch", "numpyro", "jax"]
-    versions = [f"{n} {metadata.version(n)}" for n in names if find_spec(n) is not None]
-    return (
-        f"{model}, one thread, processor seconds, Python {platform.python_version()}, "
-        f"{', '.join(versions)}"
+            rates = [smallest / t for t in (outcome.sampling, outcome.sampling + outcome.before)]
+            words = f"{ratios.min():.2f} to {ratios.max():.2f}"
+            worst = float(rhat(outcome.draws).max())
+            rows.append([name, str(chains), smallest, worst, *rates, off, words])
+    peers = [f", {n} {metadata.version(n)}" for n in ("numpyro", "jax") if find_spec(n) is not None]
+    said = (
+        f"{hardware(torch.device('cpu'))}{''.join(peers)}; processor seconds; {DRAWS:,} draws a "
+        f"chain after {WARM_UP} of warm-up."
     )
+    heading = ["method", "chains", "ESS", "R-hat", "ESS/s sampling", "ESS/s in all"]
+    publish(said, [*heading, "mean off by up to", "sd ratios"], rows, args.record)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ milliseconds a sample, one thread, medians of repetitions interleaved between th
 the largest relative L2 difference of a way's velocities from the naive one's, over its samples.
 
     python scripts/bench/permeability.py [--grid 50 100 200] [--repetitions 5]
+                                         [--record FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import sys
 import time
@@ -24,13 +24,17 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 import scipy
+import torch
 from numpy.typing import NDArray
 from saddle_point import saddle_point_solution
+from steps import hardware
 
 from pde import DarcyFamily, Grid, KarhunenLoeve, PdeError, RandomPermeability
+from tasks.experiments.costs import Cell, publish
 
 Array = NDArray[np.float64]
 #: From a few sample numbers to their velocities.
@@ -166,8 +170,8 @@ def ways(grid: Grid, fields: RandomPermeability) -> dict[str, Way]:
     return table
 
 
-def bench(n: int, repetitions: int) -> None:
-    """Print the table of one grid."""
+def bench(n: int, repetitions: int) -> list[list[Cell]]:
+    """Return the rows of one grid."""
     grid = Grid(n, n)
     fields = RandomPermeability(KarhunenLoeve(grid))
     table = ways(grid, fields)
@@ -185,8 +189,7 @@ def bench(n: int, repetitions: int) -> None:
             times[name].append((time.process_time() - began) / len(batches[name]))
     reference = velocities["saddle point, spsolve"]
     base = statistics.median(times["saddle point, spsolve"])
-    print(f"\n{n} x {n} cells")
-    print(f"{'way':26}{'ms a sample':>14}{'ratio':>9}{'gap':>11}")
+    rows: list[list[Cell]] = []
     for name in table:
         seconds = statistics.median(times[name])
         both = min(len(reference), len(velocities[name]))
@@ -194,12 +197,13 @@ def bench(n: int, repetitions: int) -> None:
             float(np.linalg.norm(a - b) / np.linalg.norm(b))
             for a, b in zip(velocities[name][:both], reference[:both], strict=True)
         )
-        print(f"{name:26}{1e3 * seconds:14.3f}{base / seconds:9.2f}{gap:11.1e}")
+        rows.append([f"{n} x {n}", name, 1e3 * seconds, base / seconds, f"{gap:.1e}"])
+    return rows
 
 
 def versions() -> str:
     """Return the versions that matter."""
-    names: dict[str, Any] = {"NumPy": np, "SciPy": scipy}
+    names: dict[str, Any] = {"SciPy": scipy}
     try:
         import numba
 
@@ -210,17 +214,15 @@ def versions() -> str:
 
 
 def main() -> None:
-    """Print where it runs, then one table a grid."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--grid", type=int, nargs="+", default=[50, 100], help="cells a direction")
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     given = parser.parse_args()
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, one thread; Python "
-        f"{platform.python_version()}, {versions()}"
-    )
-    for n in given.grid:
-        bench(n, given.repetitions)
+    rows = [row for n in given.grid for row in bench(n, given.repetitions)]
+    said = f"{hardware(torch.device('cpu'))}, {versions()}; one thread."
+    publish(said, ["cells", "way", "ms a sample", "times as fast", "gap"], rows, given.record)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ which gives deviations over draws too, as the stacked way does. Also the same of
 outputs alone, without softmax, and the most memory that a process takes over what it held before.
 
     python scripts/bench/predict.py [--draws 100] [--inputs 10000] [--rounds 7] [--threads 2]
+                                    [--record FILE]
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from lightning_sgmcmc import SGLD
 from lightning_sgmcmc.metrics import PosteriorEnsemble
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.predict import Load, ensemble
+from tasks.experiments.costs import Cell, publish
 
 NETWORKS = {"20-30-10": [20, 30, 10], "784-400-400-10": [784, 400, 400, 10]}
 #: The first two add up predictions; the others give their standard deviation too.
@@ -135,6 +137,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     parser.add_argument("--peak", nargs=2, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.threads:
@@ -147,8 +150,7 @@ def main() -> None:
         bench.run(args.peak[0], "predictive")
         print(_peak_resident() - before)
         return
-    print(hardware(torch.device("cpu")))
-    print(f"{args.draws} draws, {args.inputs} inputs; least of {args.rounds} rounds")
+    rows: list[list[Cell]] = []
     given = [f"--draws={args.draws}", f"--inputs={args.inputs}"]
     given += [f"--threads={args.threads}"] if args.threads else []
     for name in args.networks:
@@ -160,18 +162,20 @@ def main() -> None:
             for _ in range(args.rounds):
                 for kind in KINDS:
                     times[kind].append(seconds(partial(bench.run, kind, method)))
-            least = {kind: min(values) for kind, values in times.items()}
-            loop = min(least["load_state_dict"], least["functional_call"])
+            least = {kind: 1e3 * min(values) for kind, values in times.items()}
+            loop = min(least["load_state_dict"], least["functional_call"]) / least["stacked"]
             same = least["metric"] / least["stacked"]
-            row = ", ".join(f"{kind} {1e3 * value:.0f} ms" for kind, value in least.items())
-            ratio = loop / least["stacked"]
-            print(
-                f"{name:<16}{method:<12}the faster loop takes {ratio:.2f} times as long, the one "
-                f"with deviations {same:.2f}: {row}"
-            )
-        memory = {kind: peak(given, kind, name) for kind in KINDS}
-        row = ", ".join(f"{kind} {value:.0f} MiB" for kind, value in memory.items())
-        print(f"{name:<16}{'memory':<12}{row}")
+            memory: list[Cell] = [None, None]
+            if method == "predictive":
+                memory = [peak(given, kind, name) for kind in ("stacked", "functional_call")]
+            outputs = "outputs" if method == "forward" else "probabilities"
+            rows.append([name, outputs, least["stacked"], loop, same, *memory])
+    said = (
+        f"{hardware(torch.device('cpu'))}; {args.draws} draws, {args.inputs:,} inputs; least of "
+        f"{args.rounds} rounds."
+    )
+    heading = ["network", "answer", "stacked, ms", "faster loop", "loop with deviations"]
+    publish(said, [*heading, "stacked, MiB", "loop, MiB"], rows, args.record)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,10 @@ A step is zero_grad, forward, backward and the sampler's own step on one fixed m
 the network 784-400-400-10 (478,410 weights). Every round times a block of steps of each method
 in a random order; the table gives the median over the rounds of the ratio to that round's SGD,
 and the quartiles. On a CPU with Numba, samplers are timed with the compiled loops of
-``lightning_sgmcmc.kernels`` (backend "numba") and without ("torch"). The last column is the
-implementation that took the steps (``sampler.implementation``).
+``lightning_sgmcmc.kernels`` and without.
 
     python scripts/bench/steps.py [--rounds 40] [--block 20] [--threads N] [--device cpu]
-                                  [--only SUBSTRING]
+                                  [--only SUBSTRING] [--record FILE]
 
 On a busy machine, ``--threads 1 --cpu-time`` counts the process's own time instead of the clock's.
 """
@@ -23,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import pairwise
@@ -55,26 +53,29 @@ from lightning_sgmcmc import (
     kernels,
 )
 from lightning_sgmcmc.target import PerExample
+from tasks.experiments.costs import Cell, publish, spread
 
 N = 60_000
 BATCH = 100
 PRIOR = 1.0
 LR = 1e-4
+SGD = "torch SGD", "torch"
+#: The most that a step may cost on the CPU, of SGD's.
+TARGETS = {
+    "SGLD": 1.8,
+    "SGLD, moment-matched": 1.25,
+    "PSGLD, adapting": 2.0,
+    "PSGLD, frozen": 2.0,
+    "DiagonalFisher, adapting": 2.5,
+    "NaturalLangevin, adapting": 2.5,
+    "SGHMC": 2.0,
+    "SGHMC, RMSProp adapting": 1.9,
+    "SGHMC, RMSProp frozen": 1.6,
+    "HASGLD, adapting": 3.5,
+}
 
 Maker = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-
-
-@dataclass
-class Method:
-    """A whole step of a method, and the optimizer that takes it."""
-
-    step: Callable[[], None]
-    optimizer: torch.optim.Optimizer
-
-    @property
-    def implementation(self) -> str:
-        """What took the sampler's part of the last step."""
-        return self.optimizer.implementation if isinstance(self.optimizer, Sampler) else ""
+Step = Callable[[], None]
 
 
 def network(device: torch.device) -> nn.Sequential:
@@ -87,8 +88,8 @@ def network(device: torch.device) -> nn.Sequential:
     return nn.Sequential(*layers).to(device)
 
 
-def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) -> Method:
-    """Return a method that steps a network of its own."""
+def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) -> Step:
+    """Return a function that steps a network of its own."""
     net = network(device)
     optimizer = make(list(net.parameters()))
     x = torch.rand(BATCH, 784, device=device)
@@ -122,10 +123,10 @@ def step_of(make: Maker, device: torch.device, freeze_after: int | None = None) 
             step()
         assert isinstance(optimizer, Sampler)
         optimizer.freeze()
-    return Method(step, optimizer)
+    return step
 
 
-def peers(device: torch.device) -> dict[str, Method]:
+def peers(device: torch.device) -> dict[str, Step]:
     """Return what the samplers are compared with, SGD first."""
     table = {
         "torch SGD": step_of(lambda p: torch.optim.SGD(p, LR), device),
@@ -140,7 +141,7 @@ def peers(device: torch.device) -> dict[str, Method]:
     return table
 
 
-def samplers(device: torch.device) -> dict[str, Method]:
+def samplers(device: torch.device) -> dict[str, Step]:
     """Return every sampler to time."""
     ours: dict[str, Any] = {"num_data": N, "prior": GaussianPrior(PRIOR), "seed": 0}
     return {
@@ -177,20 +178,20 @@ def samplers(device: torch.device) -> dict[str, Method]:
     }
 
 
-def methods(device: torch.device, only: str) -> dict[tuple[str, str], Method]:
+def methods(device: torch.device, only: str) -> dict[tuple[str, str], Step]:
     """Return what to time by name and backend, warmed up, SGD first."""
     table = {(name, "torch"): step for name, step in peers(device).items()}
     for wish in ("off", "auto"):
         os.environ[kernels.VARIABLE] = wish
         backend = kernels.chosen(device, torch.float32)
         if wish == "off" or backend != "torch":
-            made = {name: m for name, m in samplers(device).items() if only in name}
-            table |= {(name, backend): method for name, method in made.items()}
-            for method in made.values():  # the first step decides on the backend
-                method.step()
-    for method in table.values():
+            made = {name: step for name, step in samplers(device).items() if only in name}
+            table |= {(name, backend): step for name, step in made.items()}
+            for step in made.values():  # the first one decides on the backend
+                step()
+    for step in table.values():
         for _ in range(5):
-            method.step()
+            step()
     return table
 
 
@@ -203,6 +204,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="", help="samplers whose name in the table has this")
     parser.add_argument("--cpu-time", action="store_true", help="count processor time")
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     args = parser.parse_args()
     clock = time.process_time if args.cpu_time else time.perf_counter
     if args.threads:
@@ -215,7 +217,7 @@ def main() -> None:
     seconds: dict[tuple[str, str], list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for i in order.permutation(len(names)):
-            step = table[names[i]].step
+            step = table[names[i]]
             step()
             if device.type == "cuda":
                 torch.cuda.synchronize()
@@ -226,16 +228,16 @@ def main() -> None:
                 torch.cuda.synchronize()
             seconds[names[i]].append((clock() - start) / args.block)
 
-    print(hardware(device))
-    print(f"784-400-400-10, batch {BATCH}; {args.rounds} rounds of {args.block}; {clock.__name__}")
-    print(f"{'method':<26}{'backend':>8}{'x SGD':>8}{'quartiles':>16}{'ms':>9}  implementation")
-    base = seconds["torch SGD", "torch"]
-    for name, backend in names:
-        ratios = [s / b for s, b in zip(seconds[name, backend], base, strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        milliseconds = 1e3 * statistics.median(seconds[name, backend])
-        spread, by = f"{low:.2f} to {high:.2f}", table[name, backend].implementation
-        print(f"{name:<26}{backend:>8}{middle:>8.2f}{spread:>16}{milliseconds:>9.2f}  {by}")
+    rows: list[list[Cell]] = []
+    for name in dict(names):
+        ours = [spread(seconds[key], seconds[SGD]) for key in names if key[0] == name]
+        alone, compiled = ours if len(ours) == 2 else (ours[0], None)
+        rows.append([name, compiled, alone, TARGETS.get(name)])
+    said = (
+        f"{hardware(device)}; {args.rounds} rounds of {args.block} steps, {clock.__name__}; "
+        f"a step of SGD takes {1e3 * statistics.median(seconds[SGD]):.1f} ms."
+    )
+    publish(said, ["method", "compiled loops", "torch alone", "target"], rows, args.record)
 
 
 def hardware(device: torch.device) -> str:

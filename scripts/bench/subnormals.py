@@ -4,7 +4,7 @@ A minibatch of 100 whose labels the network 784-400-400-10 is sure of, as traine
 logits of deviation 30. A step is that of steps.py; the table gives the median over the rounds of
 the ratio of its times, computed to taken for zero.
 
-    python scripts/bench/subnormals.py [--rounds 8] [--block 5] [--threads N]
+    python scripts/bench/subnormals.py [--rounds 8] [--block 5] [--threads N] [--record FILE]
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from lightning_sgmcmc import (
 )
 from lightning_sgmcmc.callbacks.subnormals import flush
 from lightning_sgmcmc.target import PerExample
+from tasks.experiments.costs import Cell, publish, spread
 
 #: Small enough that the network stays sure.
 LR = 1e-9
@@ -81,6 +82,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--block", type=int, default=5, help="steps of one kind in a round")
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -91,8 +93,7 @@ def main() -> None:
         "NaturalLangevin": NaturalLangevin,
         "SGFS, diagonal": lambda p, **k: SGFS(p, variant="diagonal", **k),
     }
-    print(hardware(torch.device("cpu")))
-    print(f"{'adapting':<18}{'computed / zero':>16}{'ms, computed':>14}{'ms, zero':>10}")
+    rows: list[list[Cell]] = []
     for name, make in makers.items():
         seconds: dict[bool, list[float]] = {False: [], True: []}
         step = step_of(make)
@@ -104,9 +105,11 @@ def main() -> None:
                 for _ in range(args.block):
                     step()
                 seconds[zero].append((time.perf_counter() - start) / args.block)
-        ratio = statistics.median(a / b for a, b in zip(seconds[False], seconds[True], strict=True))
-        computed, taken = (1e3 * statistics.median(seconds[zero]) for zero in (False, True))
-        print(f"{name:<18}{ratio:>16.2f}{computed:>14.1f}{taken:>10.1f}")
+        both = [1e3 * statistics.median(seconds[zero]) for zero in (False, True)]
+        rows.append([name, spread(seconds[False], seconds[True]), *both])
+    said = f"{hardware(torch.device('cpu'))}; {args.rounds} rounds of {args.block} steps."
+    heading = ["sampler, adapting", "time computed / as zeros", "ms, computed", "ms, as zeros"]
+    publish(said, heading, rows, args.record)
 
 
 if __name__ == "__main__":

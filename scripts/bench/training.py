@@ -8,6 +8,7 @@ run is held inside its callback while the others take theirs. The table gives th
 rounds of (bare loop's time) / (ours), and the quartiles: 1 is as fast, .5 half as fast.
 
     python scripts/bench/training.py [--rounds 20] [--block 100] [--threads N]
+                                     [--record FILE]
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import lightning as L
 import torch
+from steps import hardware
 from torch import nn
 from torch.nn import functional
 
@@ -36,6 +39,7 @@ from lightning_sgmcmc import PSGLD, SGHMC, SGLD, BatchStream, GaussianPrior, RMS
 from lightning_sgmcmc.callbacks import ChainCheckpoint, Finish
 from lightning_sgmcmc.callbacks.log import CSVLog
 from tasks.classification import Classification
+from tasks.experiments.costs import Cell, publish, spread
 from tasks.nets.mlp import MLP
 
 N, BATCH = 60_000, 100
@@ -46,6 +50,8 @@ OURS: dict[str, Callable[..., Sampler]] = {
     "SGLD, moment-matched": partial(SGLD, lr=1e-3, prior=PRIOR, increments="moment-matched"),
     "SGHMC, RMSProp adapting": partial(SGHMC, lr=1e-6, prior=PRIOR, preconditioner=RMSProp()),
 }
+#: The least speed, of the bare loop's.
+TARGETS = {"PSGLD, adapting": 0.5, "SGLD, moment-matched": 0.8}
 
 
 class Data(L.LightningDataModule):
@@ -150,6 +156,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--block", type=int, default=100, help="steps in a block")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -171,13 +178,17 @@ def main() -> None:
         for name in OURS:
             next(loops[name], None)
     each = 1e3 / options.block
-    print(f"{options.threads} threads; bare loop {each * statistics.median(times['bare']):.2f} ms")
-    print("| sampler | speed of the bare loop | quartiles | ms a step |\n|---|---|---|---|")
-    for name in OURS:
-        ratios = [b / o for b, o in zip(times["bare"], times[name], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        cost = each * statistics.median(times[name])
-        print(f"| {name} | {middle:.2f} | {low:.2f}, {high:.2f} | {cost:.2f} |")
+    rows: list[list[Cell]] = [
+        [name, spread(times["bare"], own), each * statistics.median(own), TARGETS.get(name)]
+        for name, own in times.items()
+        if name in OURS
+    ]
+    said = (
+        f"{hardware(torch.device('cpu'))}; {options.rounds} rounds of {options.block} steps; a "
+        f"step of the bare loop takes {each * statistics.median(times['bare']):.1f} ms."
+    )
+    heading = ["sampler", "speed of the bare loop", "ms a step", "target"]
+    publish(said, heading, rows, options.record)
 
 
 if __name__ == "__main__":

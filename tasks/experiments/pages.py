@@ -19,6 +19,7 @@ from typing import Any
 from tasks.experiments import (
     accuracy,
     calibration,
+    costs,
     equal_gradients,
     flow_runs,
     gpu,
@@ -65,8 +66,21 @@ def _stream(record: dict[str, Any]) -> str:
     return "\n".join([said, "", head, "|---|---|---|---|", *rows])
 
 
+#: Records of ``tasks/experiments/costs.py``'s form.
+_COSTS = [
+    "analogue",
+    "chains",
+    "darcy",
+    "nuts",
+    "permeability",
+    "predict",
+    "steps",
+    "subnormals",
+    "training",
+]
 #: What makes the tables of a record that is no experiment's.
 _RECORDS: dict[str, tuple[Callable[[dict[str, Any]], str], ...]] = {
+    **dict.fromkeys(_COSTS, (costs.table,)),
     "robustness": (_robustness,),
     "sbc": (calibration.table,),
     "microcanonical": (equal_gradients.table,),

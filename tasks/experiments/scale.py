@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from tasks.experiments.costs import cell, spread
+
 #: The case that is worked out on paper: chains, weights of each, and GPUs.
 CHAINS, WEIGHTS, GPUS = 1024, 1e8, 64
 
@@ -29,15 +31,11 @@ def scaling(record: dict[str, Any]) -> str:
             number = name.split()[0]
             linear = {kind: [t / int(number) for t in one[kind]] for kind in own}
             linear["processor"] = one["processor"]
-            cells = [_quartiles(_ratios(linear[kind], own[kind])) for kind in ("processor", "wall")]
+            cells = [cell(spread(linear[kind], own[kind])) for kind in ("processor", "wall")]
             apart = by_number[f"{number} apart"]["wall"]
-            beside = "" if name != number else _quartiles(_ratios(apart, own["wall"]))
+            beside = "" if name != number else cell(spread(apart, own["wall"]))
             rows.append(f"| {' | '.join([width, step, name, *cells, beside])} |")
     return "\n".join(rows)
-
-
-def _ratios(above: list[float], below: list[float]) -> list[float]:
-    return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def at_scale(record: dict[str, Any]) -> str:
@@ -71,8 +69,3 @@ def reduced_a_step(processes: int) -> float:
 def _sum(bytes_a_weight: dict[str, float], chains: int) -> float:
     """Return the bytes of one process."""
     return WEIGHTS * (chains * bytes_a_weight["chain"] + bytes_a_weight["process"])
-
-
-def _quartiles(ratios: list[float]) -> str:
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return f"{middle:.2f} ({low:.2f}, {high:.2f})"
