@@ -37,7 +37,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
     """
 
     #: Adam's step size, SGHMC's momentum, and the step over the largest stable one.
-    optimizer_lr, momentum, step_fraction = 0.02, 0.995, 0.5
+    optimizer_lr, momentum, step_fraction = 0.02, 0.99, 0.25
     #: Parameters that are whole numbers.
     _counts = ("num_chains", "optimizer_steps", "burn_in", "steps", "thinning", "batch_size")
 
