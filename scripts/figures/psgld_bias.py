@@ -4,6 +4,7 @@ The target is N(0, 1) with N = 1; every coordinate of one tensor is a chain of i
 docs/figures/psgld-bias.png and prints the table of docs/psgld-bias.md.
 
     python scripts/figures/psgld_bias.py [--chains 20000] [--out docs/figures/psgld-bias.png]
+                                         [--record FILE]
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from rich.progress import Progress
 
 from lightning_sgmcmc import PSGLD, RMSProp, Target
+from tasks.experiments.costs import Cell, publish
 
 STEPS = (0.1, 0.03, 0.01, 0.003)
 
@@ -141,6 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--chains", type=int, default=20_000)
     parser.add_argument("--out", type=Path, default=root / "docs/figures/psgld-bias.png")
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     args = parser.parse_args()
     results: dict[str, list[Result]] = {variant.name: [] for variant in VARIANTS}
     with Progress(transient=True) as progress:
@@ -150,15 +153,18 @@ def main() -> None:
                 results[variant.name].append(measure(variant, h, args.chains))
                 progress.advance(bar)
     draw(results, args.out)
-    print(f"| variance of the draws | {' | '.join(f'h = {h:g}' for h in STEPS)} |")
-    print("|---|" + "---|" * len(STEPS))
+    rows: list[list[Cell]] = []
     for name, row in results.items():
-        print(f"| {name} | {' | '.join(f'{r.variance:.3f}' for r in row)} |")
+        rows.append([name, *(f"{r.variance:.3f}" for r in row)])
         if name in (VARIANTS[3].name, VARIANTS[4].name):
-            print(f"| - a constant C's own | {' | '.join(f'{r.constant:.3f}' for r in row)} |")
+            rows.append(["- a constant C's own", *(f"{r.constant:.3f}" for r in row)])
     worst = max(r.error / r.variance for row in results.values() for r in row)
-    print(f"\nlargest standard error {100 * worst:.2f} %, {args.chains} chains")
-    print(f"Python {platform.python_version()}, torch {torch.__version__}; figure in {args.out}")
+    said = (
+        f"{args.chains:,} independent chains, largest standard error {100 * worst:.2f} %; Python "
+        f"{platform.python_version()}, torch {torch.__version__}."
+    )
+    heading = ["variance of the draws", *(f"h = {h:g}" for h in STEPS)]
+    publish(said, heading, rows, args.record)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ _COSTS = [
     "nuts",
     "permeability",
     "predict",
+    "psgld_bias",
     "steps",
     "subnormals",
     "training",
