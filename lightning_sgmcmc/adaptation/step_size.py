@@ -15,13 +15,16 @@ from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.target import Batch
 
 _DIRECTIONS = 8
+#: Largest fraction before burn-in ends: on the way the curvature may grow fourfold unseen.
+_ON_THE_WAY = 0.25
 
 
 @dataclass(frozen=True)
 class StepSize:
     """How ``lr="auto"`` is chosen, and the gradients with it.
 
-    The step is a fraction of the largest stable one. Where gradients are of minibatches, it is
+    The step is a fraction of the largest stable one, before burn-in ends at most a quarter of it,
+    since the curvature changes fast on the way. Where gradients are of minibatches, it is
     lowered, from the chain's first step on, until no variance along the leading directions, and
     none of a prediction, is off by more than a bound
     (:class:`~lightning_sgmcmc.adaptation.heating.Heating`). Before burn-in ends, noise is set by
@@ -99,7 +102,10 @@ class StepSize:
             return {}
         eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue, known)
         limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
-        largest = min(self.fraction * limit, largest)
+        wanted = self.fraction
+        if chain.steps < chain.draws.burn_in:
+            wanted = min(wanted, _ON_THE_WAY)
+        largest = min(wanted * limit, largest)
         chosen = self._choose(chain, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
         result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
@@ -110,7 +116,7 @@ class StepSize:
             if chosen is not None:
                 worst = chosen.heating.worst(sampler, sampler.lr)
                 result["variance_error"] = worst.value
-                if fraction < 0.999 * self.fraction:
+                if fraction < 0.999 * wanted:
                     assert self.max_gradient_noise is not None
                     result["gradient_noise"] = self.max_gradient_noise
                 if chosen.heating.far > 1:

@@ -158,6 +158,18 @@ def test_burn_in_raises_lr_at_most_twofold_and_draws_the_velocity_anew(
     assert found == pytest.approx([1, 1, 2, 4, 0.25, *relative])
 
 
+def test_a_large_fraction_waits_for_the_end_of_burn_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the way the curvature may become four times what it was before the chain diverges."""
+    monkeypatch.setattr(step_size, "largest_eigenvalue", lambda *_, **__: 100.0)
+    chain, _ = chain_of("mlp", SGHMC)
+    adaptation = Adaptation(chain, StepSize(0.5, curvature_batches=1, max_gradient_noise=None))
+    for _ in range(BURN_IN + 1):
+        adaptation.after_step()
+        fraction = chain.sampler.lr / chain.sampler.max_stable_lr(100.0)
+        assert fraction == pytest.approx(0.25 if chain.steps < BURN_IN else 0.5)
+        chain.advance(chain.minibatch())
+
+
 def test_a_limit_of_before_the_last_half_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """HMC, which adapts its step by itself, measures at its start and where burn-in ends."""
     curvatures = iter([100.0, 1.0])
