@@ -634,7 +634,8 @@ class Chain:
         measure = getattr(self.sampler, "kinetic_temperature", None)
         temperature = measure() if measure is not None else None
         if temperature is not None:
-            values["kinetic_temperature"] = torch.full_like(self.last_loss, temperature)
+            own = torch.full_like(self.last_loss, temperature, dtype=torch.float64)
+            values["kinetic_temperature"] = own
         each = torch.stack(list(values.values()))
         return dict(zip(values, self.processes.mean_of_chains(each), strict=True))
 
