@@ -109,6 +109,7 @@ def test_a_cell_that_diverges_is_a_result_and_does_not_stop_the_others(
         "model.burn_in_optimizer": None,
         "model.sampler.lr": 1e6,
         "model.burn_in": 10,
+        "model.thinning": 5,
         "trainer.max_steps": 30,
         "wandb_project": None,
     }
