@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.experiments.tables import markdown
+
 
 def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
     """Return the table of the record of ``scripts/bench/accuracy.py``.
@@ -11,18 +13,31 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
     Args:
         record: By posterior, sampler and kind of gradients, ``auto`` or ``plain``.
     """
-    lines = [
-        "| posterior | sampler | gradients chosen | deviation of predictions over the true one | "
-        "the same, plain | alarms | gradients for an independent draw | the same, plain | ratio |",
-        "|---" * 9 + "|",
-    ]
+    head = (
+        "posterior",
+        "sampler",
+        "gradients chosen",
+        "deviation of predictions over the true one",
+        "the same, plain",
+        "alarms",
+        "gradients for an independent draw",
+        "the same, plain",
+        "ratio",
+    )
+    rows = []
     for posterior, samplers in record.items():
         for sampler, kinds in samplers.items():
             auto, plain = kinds["auto"], kinds["plain"]
-            lines.append(
-                f"| {posterior} | `{sampler}` | {auto['gradients']} | {auto['deviation']:.3f} "
-                f"| {plain['deviation']:.3f} | {len(auto['alarms'])}, {len(plain['alarms'])} "
-                f"| {auto['cost']:,.0f} | {plain['cost']:,.0f} "
-                f"| {plain['cost'] / auto['cost']:.1f} |"
+            row = (
+                posterior,
+                f"`{sampler}`",
+                auto["gradients"],
+                f"{auto['deviation']:.3f}",
+                f"{plain['deviation']:.3f}",
+                f"{len(auto['alarms'])}, {len(plain['alarms'])}",
+                f"{auto['cost']:,.0f}",
+                f"{plain['cost']:,.0f}",
+                f"{plain['cost'] / auto['cost']:.1f}",
             )
-    return "\n".join(lines)
+            rows.append(row)
+    return markdown(head, rows)

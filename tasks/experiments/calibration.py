@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chisquare
 
+from tasks.experiments.tables import markdown
+
 BINS = 10
 
 
@@ -50,16 +52,17 @@ def uniformity(fractions: ArrayLike, draws: int) -> Uniformity:
 
 def table(record: dict[str, Any]) -> str:
     """Return the table of a record of ``scripts/bench/sbc.py``."""
-    rows = [
-        "| sampler | replicates | quantities | smallest p-value, corrected "
-        "| spread of ranks over uniform |",
-        "|---|---|---|---|---|",
-    ]
+    head = (
+        "sampler",
+        "replicates",
+        "quantities",
+        "smallest p-value, corrected",
+        "spread of ranks over uniform",
+    )
+    rows = []
     for sampler, fractions in record["ranks"].items():
         found = uniformity(fractions, record["draws"])
         low, high = found.spread.min(), found.spread.max()
-        rows.append(
-            f"| `{sampler}` | {len(fractions)} | {len(found.p)} | {found.corrected:.2f} "
-            f"| {low:.2f} to {high:.2f} |"
-        )
-    return "\n".join(rows)
+        smallest, spread = f"{found.corrected:.2f}", f"{low:.2f} to {high:.2f}"
+        rows.append((f"`{sampler}`", len(fractions), len(found.p), smallest, spread))
+    return markdown(head, rows)

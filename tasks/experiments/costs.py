@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.experiments.tables import markdown
+
 #: A number, a median with its quartiles, words, or nothing.
 Cell = float | Sequence[float] | str | None
 
@@ -31,9 +33,8 @@ def cell(value: Cell) -> str:
 
 def table(record: dict[str, Any]) -> str:
     """Return the table of a record with ``said``, ``heading`` and ``rows``."""
-    rows = [record["heading"], ["---"] * len(record["heading"]), *record["rows"]]
-    lines = ["| " + " | ".join(cell(value) for value in row) + " |" for row in rows]
-    return "\n".join([record["said"], "", *lines])
+    rows = ([cell(value) for value in row] for row in record["rows"])
+    return f"{record['said']}\n\n{markdown(record['heading'], rows)}"
 
 
 def publish(

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from tasks.experiments.tables import markdown
+
 
 def table(record: dict[str, Any]) -> str:
     """Return samplers by target, each number with its standard error over groups of chains."""
-    rows = [
-        "| target | sampler | of the value | of its square | deviation over the true one |",
-        "|---|---|---|---|---|",
-    ]
+    head = ("target", "sampler", "of the value", "of its square", "deviation over the true one")
+    rows = []
     for row in record["rows"]:
         cells = []
         for name, digits in (("value", 1), ("square", 1), ("ratio", 3)):
             values = np.array([group[name] for group in row["groups"]])
             error = values.std(ddof=1) / np.sqrt(len(values))
             cells.append(f"{values.mean():.{digits}f} ± {error:.{digits}f}")
-        rows.append(f"| {row['target']} | {row['sampler']} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+        rows.append((row["target"], row["sampler"], *cells))
+    return markdown(head, rows)

@@ -132,7 +132,7 @@ class Choices:
             for cell in self.cells()
             for run in [results.get(cell.name)]
         ]
-        return "\n".join(markdown(head, rows))
+        return markdown(head, rows)
 
 
 def _no_figures(results: Results, out: Path) -> Mapping[str, Figure | str]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from lightning_sgmcmc import SGLD
 from lightning_sgmcmc.callbacks.report import table as report
+from tasks.experiments.tables import markdown
 from tasks.pde_source import PDESource
 
 #: What was run, by the record's name.
@@ -19,9 +20,16 @@ RUNS = {
     "wide": "channels 64 and 128, momentum .95, a tenth of the largest stable step",
 }
 _HEAD = (
-    "| chain | ensemble | last draw | kinetic T | configurational T "
-    "| R-hat of predictions: median, 95 % below | predictive T | bands of 50, 90, 95 % hold "
-    "| conformal | minutes |"
+    "chain",
+    "ensemble",
+    "last draw",
+    "kinetic T",
+    "configurational T",
+    "R-hat of predictions: median, 95 % below",
+    "predictive T",
+    "bands of 50, 90, 95 % hold",
+    "conformal",
+    "minutes",
 )
 
 
@@ -34,11 +42,11 @@ def table(record: dict[str, dict[str, Any]]) -> str:
     Raises:
         ValueError: If a record has another name.
     """
-    rows = [_row(name, record[name]) for name in sorted(record, key=list(RUNS).index)]
-    return "\n".join([_HEAD, "|---" * 10 + "|", *rows])
+    names = sorted(record, key=list(RUNS).index)
+    return markdown(_HEAD, [_row(name, record[name]) for name in names])
 
 
-def _row(name: str, results: dict[str, Any]) -> str:
+def _row(name: str, results: dict[str, Any]) -> list[str]:
     found, errors = results["diagnostics"], results["metrics"]
     threads = results["provenance"]["threads"]
     chain = f"`{name}`: {RUNS[name]}; {results['num_gradients']:,} steps on {threads} thread"
@@ -46,7 +54,7 @@ def _row(name: str, results: dict[str, Any]) -> str:
     predictive, rhat = found["predictive"], found["mixing"]["predictions"]["rhat"]
     held = (f"{100 * errors['ensemble'][f'coverage_{level}']:.1f}" for level in (50, 90, 95))
     conformal = results["task_details"].get("conformal", {}).get("outputs_90_held_85_to_95")
-    cells = (
+    return [
         chain + "s" * (threads > 1),
         f"{errors['ensemble']['relative_l2_mean_percent']:.4f}",
         f"{errors['last']['relative_l2_mean_percent']:.3f}",
@@ -57,8 +65,7 @@ def _row(name: str, results: dict[str, Any]) -> str:
         ", ".join(held),
         "-" if conformal is None else f"{100 * conformal:.0f} %",
         f"{results['wall_seconds'] / 60:.1f}",
-    )
-    return f"| {' | '.join(cells)} |"
+    ]
 
 
 def printed(record: dict[str, dict[str, Any]]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tasks.experiments.tables import markdown
+
 Records = dict[str, dict[str, Any]]
 
 #: What is measured, its target, its part, and how the number is taken from the part's result.
@@ -72,8 +74,8 @@ def table(records: Records) -> str:
     Args:
         records: The contents of ``docs/records/gpu/PART.json`` by the name of the part.
     """
-    lines = ["| on one GPU | target | measured |", "|---|---|---|"]
-    for what, target, part, number in _ROWS:
-        found = number(records[part]["result"]) if part in records else "open"
-        lines.append(f"| {what} | {target} | {found} |")
-    return "\n".join(lines)
+    rows = [
+        (what, target, number(records[part]["result"]) if part in records else "open")
+        for what, target, part, number in _ROWS
+    ]
+    return markdown(("on one GPU", "target", "measured"), rows)

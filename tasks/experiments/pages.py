@@ -27,7 +27,7 @@ from tasks.experiments import (
     scale,
     verdicts,
 )
-from tasks.experiments.tables import Table
+from tasks.experiments.tables import Table, markdown
 
 _MARKED = re.compile(r"<!-- table (\w+) (\d+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -43,18 +43,24 @@ _HARM = {
 
 
 def _robustness(record: dict[str, Any]) -> str:
-    rows = [f"| {_HARM[k]} | {e['trials']} | {len(e['wrong'])} |" for k, e in record.items()]
-    return "\n".join(["| harm | trials | wrong |", "|---|---|---|", *rows])
+    rows = [(_HARM[k], e["trials"], len(e["wrong"])) for k, e in record.items()]
+    return markdown(("harm", "trials", "wrong"), rows)
 
 
 def _stream(record: dict[str, Any]) -> str:
     head = (
-        "| minibatches of 100 | rows a second of processor time | over the stream in memory "
-        "| a step of 784-400-400-10 on them, over one on those in memory |"
+        "minibatches of 100",
+        "rows a second of processor time",
+        "over the stream in memory",
+        "a step of 784-400-400-10 on them, over one on those in memory",
     )
     rows = [
-        f"| {'one chain' if k == '1' else f'{k} chains'} | {v['rows_a_second']:,.0f} "
-        f"| {v['over_memory']:.1f} | {v['step_over_memory']:.2f} |"
+        (
+            "one chain" if k == "1" else f"{k} chains",
+            f"{v['rows_a_second']:,.0f}",
+            f"{v['over_memory']:.1f}",
+            f"{v['step_over_memory']:.2f}",
+        )
         for k, v in record["chains"].items()
     ]
     held = record["resident_peak_mb"] - record["resident_before_mb"]
@@ -63,7 +69,7 @@ def _stream(record: dict[str, Any]) -> str:
         f"holds at most {held:.0f} MB at a time; {record['cold_rows_a_second']:,.0f} rows a second "
         "by the clock where the system has none of them in its cache."
     )
-    return "\n".join([said, "", head, "|---|---|---|---|", *rows])
+    return f"{said}\n\n{markdown(head, rows)}"
 
 
 #: Records of ``tasks/experiments/costs.py``'s form.

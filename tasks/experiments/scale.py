@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tasks.experiments.costs import cell, spread
+from tasks.experiments.tables import markdown
 
 #: The case that is worked out on paper: chains, weights of each, and GPUs.
 CHAINS, WEIGHTS, GPUS = 1024, 1e8, 64
@@ -21,7 +22,7 @@ def scaling(record: dict[str, Any]) -> str:
     each other: the last column, by the clock, is what the processes of one run cost beside them.
     """
     head = ("W", "a step, ms", "processes", "processor time", "wall time", "wall time, over apart")
-    rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    rows = []
     for width, by_number in record["seconds"].items():
         one = by_number["1"]
         step = f"{1e3 * statistics.median(one['wall']):.1f}"
@@ -34,8 +35,8 @@ def scaling(record: dict[str, Any]) -> str:
             cells = [cell(spread(linear[kind], own[kind])) for kind in ("processor", "wall")]
             apart = by_number[f"{number} apart"]["wall"]
             beside = "" if name != number else cell(spread(apart, own["wall"]))
-            rows.append(f"| {' | '.join([width, step, name, *cells, beside])} |")
-    return "\n".join(rows)
+            rows.append((width, step, name, *cells, beside))
+    return markdown(head, rows)
 
 
 def at_scale(record: dict[str, Any]) -> str:
@@ -47,15 +48,15 @@ def at_scale(record: dict[str, Any]) -> str:
         "a draw of all chains, TB": lambda r: GPUS * _sum(r["draw"], a_gpu) / 1e12,
         "read to continue, TB": lambda r: GPUS**2 * _sum(r["checkpoint"], a_gpu) / 1e12,
     }
-    lines = [f"|  | {' | '.join(record)} |", "|---" * (1 + len(record)) + "|"]
+    lines = []
     for kind in ("memory", "checkpoint", "draw"):
         for what in ("chain", "process"):
             cells = [f"{own[kind][what]:.3g}" for own in record.values()]
             if any(own[kind][what] for own in record.values()):
-                lines.append(f"| {kind}: bytes a weight, a {what} | {' | '.join(cells)} |")
+                lines.append((f"{kind}: bytes a weight, a {what}", *cells))
     for title, amount in rows.items():
-        lines.append(f"| {title} | {' | '.join(f'{amount(r):.3g}' for r in record.values())} |")
-    return "\n".join(lines)
+        lines.append((title, *(f"{amount(r):.3g}" for r in record.values())))
+    return markdown(("", *record), lines)
 
 
 def reduced_a_step(processes: int) -> float:

@@ -186,10 +186,10 @@ class Table:
             [*row.labels, *(row.entry(column, results) for column in self.columns)]
             for row in self.rows
         ]
-        return "\n".join(markdown(head, body))
+        return markdown(head, body)
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    body = [f"| {' | '.join(row)} |" for row in rows]
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *body]
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown, its entries written by ``str``."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
