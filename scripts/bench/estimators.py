@@ -7,6 +7,7 @@ over that of the same chains with the gradients of the whole data, the mean over
 minibatch gradients that a step costs.
 
     python scripts/bench/estimators.py [--steps 1000] [--fractions 0.1 0.02 0.005]
+                                        [--record docs/records/estimators.json]
 
 It takes about a minute on one CPU core.
 """
@@ -37,6 +38,7 @@ from lightning_sgmcmc import (
     Minibatch,
     SGMCMCModule,
 )
+from tasks.experiments.costs import Cell, publish
 
 N, D, BATCH, MOMENTUM = 1000, 25, 50, 0.95
 ESTIMATORS: dict[str, Callable[[], GradientEstimator]] = {
@@ -140,12 +142,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.1, 0.02, 0.005])
+    parser.add_argument("--record", type=Path, help="file that keeps what is printed")
     args = parser.parse_args()
     data = problem(0)
     run = partial(variances, data, chains=100, steps=args.steps, seed=0)
     whole = {f: run(Minibatch(), "full", f)[0] for f in args.fractions}
-    print(f"| gradient | batches | {' | '.join(f'{f:g}' for f in whole)} | gradients a step |")
-    print("|---|---" + "|---" * len(whole) + "|---|")
+    rows: list[list[Cell]] = []
     for name, make in ESTIMATORS.items():
         for sampling in ("independent", "reshuffled"):
             found = [run(make(), sampling, f) for f in whole]
@@ -153,8 +155,14 @@ def main() -> None:
                 float((v / w).sqrt().mean())
                 for (v, _), w in zip(found, whole.values(), strict=True)
             ]
-            shown = " | ".join(f"{r:.3g}" for r in ratios)
-            print(f"| {name} | {sampling} | {shown} | {found[0][1]:.2f} |", flush=True)
+            rows.append([name, sampling, *ratios, found[0][1]])
+            print(f"{name}, {sampling}", file=sys.stderr, flush=True)
+    said = (
+        "Deviation over that with the whole data's gradients, at fractions of the largest stable "
+        "step; and the gradients of a step, in minibatches."
+    )
+    heading = ["gradient", "batches", *(f"{f:g}" for f in whole), "gradients a step"]
+    publish(said, heading, rows, args.record)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ _COSTS = [
     "analogue",
     "chains",
     "darcy",
+    "estimators",
     "nuts",
     "permeability",
     "predict",
