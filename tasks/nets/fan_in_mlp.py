@@ -22,6 +22,7 @@ class FanInMLP(MLP):
             :class:`~tasks.nets.mlp.MLP`.
         dropout: Probability with which an input of a hidden activation is set to zero in
             training, in [0, 1); their code has .5.
+        monte_carlo: Drop inputs in evaluation too, so that every draw predicts under a mask.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class FanInMLP(MLP):
         inputs: int | None = None,
         outputs: int = 10,
         dropout: float = 0.0,
+        monte_carlo: bool = False,
     ) -> None:
         super().__init__(hidden, activation, None, outputs)
         parts: list[nn.Module] = []
@@ -41,7 +43,7 @@ class FanInMLP(MLP):
                 part.reset_parameters()
                 parts.append(part)
             else:
-                parts += [Dropout(dropout), part] if dropout else [part]
+                parts += [Dropout(dropout, monte_carlo=monte_carlo), part] if dropout else [part]
         self.layers = nn.Sequential(*parts)
         if inputs is not None:
             self.take_sizes(inputs, outputs)

@@ -1083,6 +1083,23 @@ BDE = [
             },
         },
     ),
+    Row(
+        "*-dropout-?",
+        "docs/bde.md: one network, with as many gradients as the six of ours together",
+        optimized("Adam", betas=(0.9, 0.999), eps=1e-8) | {
+            "prior": _BDE, "lr": 0.01, "batch": 20_000, "law": "reshuffled", "burn_in": 89_900,
+            "thinning": 1, "steps": 90_000, "chains": 1,
+            "schedule": "WarmupCosine(steps=90000, warmup=0.02, final=0.003)",
+        },
+    ),
+    Row(
+        "bikesharing-dropout-?",
+        "docs/bde.md",
+        {
+            "batch": 500, "burn_in": 143_900, "steps": 144_000,
+            "schedule": "WarmupCosine(steps=144000, warmup=0.02, final=0.003)",
+        },
+    ),
 ]  # fmt: skip
 
 # --- The papers' theorems -----------------------------------------------------------------------

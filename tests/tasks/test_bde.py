@@ -132,19 +132,27 @@ def test_a_missing_ensemble_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hidden"), [("airfoil-swag-4", [32, 32, 32]), ("bikesharing-ours-4", [48, 48, 48])]
+    ("name", "hidden"),
+    [
+        ("airfoil-swag-4", [32, 32, 32]),
+        ("bikesharing-ours-4", [48, 48, 48]),
+        ("bikesharing-dropout-4", [48, 48, 48]),
+    ],
 )
 def test_cells_have_the_network_the_noise_and_the_seed(
     name: str, hidden: list[int], parsed: Any
 ) -> None:
     cells = {cell.name: cell for cell in experiment.cells()}
-    assert len(cells) == 2 * 4 * 5
+    assert len(cells) == 2 * 5 * 5
     config = parsed(cells[name])
     assert config["data"]["class_path"] == "tasks.data.bde.BDEData"
     assert config["data"]["init_args"]["name"] == name.partition("-")[0]
     assert config["seed_everything"] == 4
     model = config["model"]["init_args"]
     assert model["net"]["init_args"]["hidden"] == hidden
+    ours = cells[name.replace("dropout", "ours")]
+    activation = parsed(ours)["model"]["init_args"]["net"]["init_args"]["activation"]
+    assert model["net"]["init_args"]["activation"] == activation
     noise = [model[key] for key in ("noise", "noise_floor", "noise_spread", "output_scale")]
     assert noise == ["input", 0.05, 0.2, 1.0]
 

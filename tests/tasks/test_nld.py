@@ -114,6 +114,20 @@ def test_dropout_stands_before_every_hidden_activation() -> None:
     assert kinds == [nn.Linear, Dropout, nn.ReLU, nn.Linear, Dropout, nn.ReLU, nn.Linear]
 
 
+def test_masks_of_evaluation() -> None:
+    """A weight's output is 0 or 1 / (1 - p): without ``monte_carlo`` evaluation has neither."""
+    for monte_carlo in (False, True):
+        torch.manual_seed(0)
+        net = FanInMLP((400,), inputs=3, outputs=1, dropout=0.25, monte_carlo=monte_carlo).eval()
+        with torch.no_grad():
+            net.layers[0].weight.fill_(1 / 3)  # type: ignore[union-attr,operator]
+            net.layers[-1].weight.fill_(1 / 400)  # type: ignore[union-attr,operator]
+            found = net(torch.ones(200, 3))
+        assert found.mean() == pytest.approx(1, abs=0.01)
+        # Of 400 units that are 0 or 4/3, the mean has the variance p / (1 - p) / 400.
+        assert float(found.std()) == pytest.approx(monte_carlo * (1 / 3 / 400) ** 0.5, rel=0.2)
+
+
 def test_a_small_run_measures_training_examples(files: Path) -> None:
     """Ensemble and posterior-mean network, recomputed from the draws on disk."""
     cell = next(c for c in CELLS if c.name == "qdop-frozen")

@@ -68,4 +68,4 @@ def report(results: Results) -> Iterator[str | Table]:
     yield Table(SHEET.heading, columns, rows)
 
 
-EXPERIMENT = Experiment(cells, report)
+EXPERIMENT = Experiment(cells, report, SHEET.choices())
