@@ -307,6 +307,7 @@ def test_tables_of_the_benchmark() -> None:
             "diagnostics": {
                 "kinetic_temperature": temperature,
                 "configurational_temperature": {"value": temperature / 2},
+                "predictive": {"temperature": temperature + 1, "temperature_error": 0.03},
                 "mixing": {"predictions": {"rhat": {"median": 1 + temperature}}},
                 "alarms": ["too hot"] if temperature > 1 else [],
             },
@@ -318,19 +319,20 @@ def test_tables_of_the_benchmark() -> None:
     # Standard error of (1, 2): .7071 / sqrt(2).
     assert (
         "| yacht | ours | 2 | 1.50 ± 0.50 | -2.50 ± 0.50 | 85.0 % | 1.00 (0.97 to 1.04) | "
-        "0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) | 1 |"
+        "0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) | 2.00 (1.97 to 2.04) | 1 |"
     ) in lines
-    assert "| energy | ours | 0 | - | - | - | - | - | - | - |" in lines
+    assert "| energy | ours | 0 | - | - | - | - | - | - | - | - |" in lines
     results["yacht-9"] = short = result(3, -4, 0.7, 1.0)  # one that says nothing of mixing
     short["diagnostics"]["mixing"]["predictions"]["rhat"]["median"] = None
+    short["diagnostics"]["predictive"]["temperature"] = None
     text = experiment.EXPERIMENT.render(results)
-    assert "| 0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) |" in text
+    assert "| 0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) | 2.00 (1.97 to 2.04) |" in text
     assert "| yacht | ours | 3 | 2.00 ±" in text
     alone = experiment.EXPERIMENT.render(dict.fromkeys(results) | {"yacht-9": short})
     assert "| yacht | ours | 1 | 3.00 | -4.00 | 70.0 % | 1.00 (1.00 to 1.00) | " in alone
-    assert "0.50 (0.50 to 0.50) |  | 1 |" in alone
-    assert "|  | PBP | 20 | 5.67 | -3.16 | - | - | - | - | - |" in lines
+    assert "0.50 (0.50 to 0.50) |  |  | 1 |" in alone
+    assert "|  | PBP | 20 | 5.67 | -3.16 | - | - | - | - | - | - |" in lines
     name = next(n for n, (labels, _) in experiment.TRIALS.items() if labels[5] and "yacht" in n)
     text = experiment.EXPERIMENT.choices.render({name: result(1, -2, 0.9, 0.98)})
-    assert "| yacht | -2.00 | 90 % | 0.49 | 0.98 | 1.98 |" in text
-    assert "| concrete | - | - | - | - | - |" in text
+    assert "| yacht | -2.00 | 90 % | 0.49 | 0.98 | 1.98 ± 0.03 | 1.98 |" in text
+    assert "| concrete | - | - | - | - | - | - |" in text
