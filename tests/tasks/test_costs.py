@@ -28,7 +28,7 @@ def test_a_record_is_the_table_that_was_printed(
     expected = """On a machine.
 
 | method | ratio | target |
-| --- | --- | --- |
+|---|---|---|
 | SGLD | 1.33 (1.20, 1.50) | 1.8 |
 | all |  | 12,346 |"""
     assert capsys.readouterr().out == expected + "\n"
