@@ -7,7 +7,7 @@ over that of the same chains with the gradients of the whole data, the mean over
 minibatch gradients that a step costs.
 
     python scripts/bench/estimators.py [--steps 1000] [--fractions 0.1 0.02 0.005]
-                                        [--record docs/records/estimators.json]
+                                       [--record FILE]
 
 It takes about a minute on one CPU core.
 """
@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.1, 0.02, 0.005])
-    parser.add_argument("--record", type=Path, help="file that keeps what is printed")
+    parser.add_argument("--record", type=Path, help="where to keep the numbers")
     args = parser.parse_args()
     data = problem(0)
     run = partial(variances, data, chains=100, steps=args.steps, seed=0)
