@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from tasks.experiments.tables import markdown
+from tasks.experiments.tables import markdown, mean_and_error
 
 
 def table(record: dict[str, Any]) -> str:
@@ -16,8 +14,6 @@ def table(record: dict[str, Any]) -> str:
     for row in record["rows"]:
         cells = []
         for name, digits in (("value", 1), ("square", 1), ("ratio", 3)):
-            values = np.array([group[name] for group in row["groups"]])
-            error = values.std(ddof=1) / np.sqrt(len(values))
-            cells.append(f"{values.mean():.{digits}f} ± {error:.{digits}f}")
+            cells.append(mean_and_error([group[name] for group in row["groups"]], digits))
         rows.append((row["target"], row["sampler"], *cells))
     return markdown(head, rows)

@@ -31,6 +31,7 @@ TABLES = {
     "hasgld_gaussian": "hasgld.gaussian",
     "kdd99": "sgfs.kdd99",
     "kdd99_posterior": "sgfs.kdd99_posterior",
+    "leaderboard": "leaderboard",
     "mnist79": "sgfs.mnist79",
     "nld": "nld.mnist",
     "psgld_cifar": "psgld.cifar10",

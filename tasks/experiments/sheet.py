@@ -31,7 +31,8 @@ class Sheet:
         labels: What the table calls cells, or parts of their names.
         published: The paper's numbers. A list is a row of its own, under the paper's name and in
             the order of the columns; a mapping from titles to numbers completes a cell's row.
-        config: The configuration of all runs: a file in ``configs/papers``, or its content.
+        config: The configuration of all runs: a file in ``configs/papers``, or its content. A
+            rule's ``config`` is another one.
         cells: Names of the runs, words joined by dashes. ``a-{b,c}`` is ``a-b`` and ``a-c``.
         rules: What runs change in the configuration. The rule ``b-c`` holds for the runs whose
             names have the words ``b`` and ``c``; ``*`` holds for all. Later rules change what
@@ -64,14 +65,13 @@ class Sheet:
 
     def runs(self) -> list[Cell]:
         """Return the runs of the table."""
-        return [Cell(n, self.config, self._overrides(n, {})) for n in expanded(self.cells)]
+        return [self._run(name, {}) for name in expanded(self.cells)]
 
     def trial_runs(self) -> list[Cell]:
         """Return the runs that settings were chosen from."""
-        names = expanded(self.trials)
-        return [Cell(name, self.config, self._overrides(name, self.held_out)) for name in names]
+        return [self._run(name, self.held_out) for name in expanded(self.trials)]
 
-    def _overrides(self, name: str, held_out: Overrides) -> Overrides:
+    def _run(self, name: str, held_out: Overrides) -> Cell:
         words, found = name.split("-"), dict[str, Any]()
         for rule, changes in self.rules.items():
             if rule == "*" or set(rule.split("-")) <= set(words):
@@ -79,7 +79,8 @@ class Sheet:
         stated = [re.fullmatch(r"([a-z]+)([0-9.]+)", word) for word in words]
         values = {m[1]: yaml.safe_load(m[2]) for m in stated if m}
         numbers = {self.numbers[k]: value for k, value in values.items() if k in self.numbers}
-        return changed(changed(found, held_out), numbers)
+        config = found.pop("config", self.config)
+        return Cell(name, config, changed(changed(found, held_out), numbers))
 
     def made(self, columns: Sequence[Mapping[str, Any]]) -> list[Column]:
         """Return columns that are stated as data."""

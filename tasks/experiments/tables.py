@@ -63,6 +63,19 @@ def mean_and_spread(values: Sequence[float], digits: int) -> str:
     return f"{mean} +- {np.std(values, ddof=1):.{digits}f} ({len(values)})"
 
 
+def mean_and_error(values: Sequence[float], digits: int) -> str:
+    """Return ``mean ± standard error``, the mean alone of one, ``-`` of none.
+
+    Args:
+        values: Independent numbers.
+        digits: Digits after the point.
+    """
+    if len(values) < 2:
+        return mean_and_spread(values, digits)
+    error = np.std(values, ddof=1) / len(values) ** 0.5
+    return f"{np.mean(values):.{digits}f} ± {error:.{digits}f}"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: where its numbers stand in a record, and how they are written.

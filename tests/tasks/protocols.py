@@ -1102,6 +1102,80 @@ BDE = [
     ),
 ]  # fmt: skip
 
+_BY_FAN_IN = "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1, per_fan_in=True)"
+LEADERBOARD = [
+    Row(
+        "*",
+        "docs/leaderboard.md: four networks, 10,000 gradients of all training examples each",
+        {
+            "batch": 10_000, "law": "reshuffled", "chains": 4, "steps": 10_000, "burn_in": 4_000,
+            "thinning": 24, "prior": _BY_FAN_IN, "schedule": "ConstantStep()",
+        },
+    ),
+    Row("airfoil-*", "docs/leaderboard.md", {"batch": 20_000}),
+    Row("digits-* connections-*", "docs/leaderboard.md: 1,000 examples, N(0, 1) on all weights",
+        {"batch": 1_000, "law": "full", "prior": gaussian(1)}),
+    Row("australian-*", "docs/leaderboard.md: four fifths of 690 rows, N(0, 100) on all weights",
+        {"batch": 552, "law": "full", "prior": gaussian(100)}),
+    Row(
+        "*-sghmc-?",
+        "docs/leaderboard.md: of tables the sampler of configs/uci_regression.yaml",
+        {
+            "sampler": "SGHMC", "options": {"momentum": 0.995}, "lr": "auto", "step_fraction": 0.1,
+            "metric": {"name": "PriorMetric"}, "optimizer": adam(500, 0.02),
+        },
+    ),
+    Row(
+        "digits-sghmc-? connections-sghmc-?",
+        "docs/leaderboard.md: of classes that of configs/class_table.yaml",
+        {
+            "options": {"momentum": 0.99}, "metric": rmsprop(eps=1e-12, floor=0.5), "freeze": True,
+            "optimizer": adam(1_000, 0.01),
+        },
+    ),
+    Row(
+        "*-mclmc-?",
+        "docs/leaderboard.md: with the start of SGHMC",
+        {
+            "sampler": "MCLMC", "lr": "auto", "metric": {"name": "PriorMetric"}, "law": "full",
+            "step_fraction": 0.5,
+            "options": {"length": "auto", "target_energy_variance": 1e-4},
+            "optimizer": adam(500, 0.02),
+        },
+    ),
+    Row("digits-mclmc-? connections-mclmc-?", "configs/class_table.yaml, where the step starts",
+        {"optimizer": adam(1_000, 0.01), "step_fraction": 0.25}),
+    Row("australian-sghmc-? australian-mclmc-?", "configs/australian.yaml: from 0",
+        {"optimizer": None}),
+    Row("australian-mclmc-?", "the module's own, where the step starts",
+        {"step_fraction": 0.1}),
+    Row(
+        "*-ensemble-? *-dropout-?",
+        "docs/leaderboard.md: Adam along a cosine, under the same prior",
+        optimized("Adam", betas=(0.9, 0.999), eps=1e-8) | {
+            "lr": 0.03, "burn_in": 9_999, "thinning": 1,
+            "schedule": "WarmupCosine(steps=10000, warmup=0.02, final=0.003)",
+        },
+    ),
+    Row(
+        "*-swag-?",
+        "Maddox et al. 2019, Algorithm 1: rank 20 and a constant step",
+        optimized("Adam", betas=(0.9, 0.999), eps=1e-8) | {
+            "sampler": "SWAG", "lr": 0.003, "burn_in": 9_950, "thinning": 1,
+            "options": {"optimizer": _ADAM, "start": 6_700, "every": 50, "rank": 20},
+        },
+        {"options": "the paper's optimizer is SGD, an iterate an epoch"},
+    ),
+    Row(
+        "*-dropout-?",
+        "docs/leaderboard.md: one network, with as many gradients as the four together",
+        {
+            "lr": 0.01, "burn_in": 39_900, "steps": 40_000, "chains": 1,
+            "schedule": "WarmupCosine(steps=40000, warmup=0.02, final=0.003)",
+        },
+    ),
+]  # fmt: skip
+
 # --- The papers' theorems -----------------------------------------------------------------------
 
 
@@ -1241,6 +1315,7 @@ PROTOCOLS: dict[str, list[Row]] = {
     "theory": THEORY,
     "uci": UCI,
     "bde": BDE,
+    "leaderboard": LEADERBOARD,
 }
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.

@@ -16,7 +16,7 @@ import numpy as np
 from tasks.experiments.bde.last_layer import compute
 from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.sheet import expanded, sheet
-from tasks.experiments.tables import Result, Results, Row, Table, at, paper_row
+from tasks.experiments.tables import Result, Results, Row, Table, at, mean_and_error, paper_row
 
 SHEET = sheet("bde")
 TABLES, SEEDS = SHEET.settings["tables"], range(SHEET.settings["seeds"])
@@ -40,16 +40,10 @@ def summary(runs: list[Result]) -> dict[str, Any]:
     found: dict[str, Any] = {"seeds": str(len(runs))}
     for column, (place, digits) in SHEET.settings["metrics"].items():
         values = [value for run in runs if (value := at(run, place)) is not None]
-        found[column] = _mean(values, digits) if values else "-"
+        found[column] = mean_and_error(values, digits)
+        if values and not digits:
+            found[column] = f"{np.mean(values):,.0f}"
     return found
-
-
-def _mean(values: list[float], digits: int) -> str:
-    """Return the mean, with its standard error where there are several values and digits."""
-    mean = f"{np.mean(values):,.{digits}f}"
-    if len(values) == 1 or not digits:
-        return mean
-    return f"{mean} ± {np.std(values, ddof=1) / len(values) ** 0.5:.{digits}f}"
 
 
 def report(results: Results) -> Iterator[str | Table]:

@@ -13,7 +13,7 @@ from tasks.data.uci import NUM_SPLITS, SETS
 from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.overrides import Overrides
 from tasks.experiments.sheet import sheet
-from tasks.experiments.tables import Result, Results, Row, Table, at, paper_row
+from tasks.experiments.tables import Result, Results, Row, Table, at, mean_and_error, paper_row
 from tasks.uci import PUBLISHED
 
 CONFIG, OURS, SHEET = "../uci_regression.yaml", "lightning_sgmcmc.", sheet("uci")
@@ -53,10 +53,7 @@ def summary(runs: list[Result]) -> Result:
     metrics = {name: [at(run, path) for run in runs] for name, path in METRICS.items()}
     found: Result = {name: _spread(values) for name, values in metrics.items()}
     for name in ("rmse", "log_likelihood"):
-        values, error = metrics[name], ""
-        if len(runs) > 1:
-            error = f" ± {np.std(values, ddof=1) / len(runs) ** 0.5:.2f}"
-        found[name] = f"{np.mean(values):.2f}{error}"
+        found[name] = mean_and_error(metrics[name], 2)
     unalarmed = sum(not at(run, "diagnostics.alarms") for run in runs)
     coverage = 100 * np.mean(metrics["coverage"])
     return found | {"splits": len(runs), "coverage": coverage, "unalarmed": unalarmed}
