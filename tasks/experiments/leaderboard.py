@@ -7,6 +7,7 @@ one. Data, network and prior of a task are the same for every method.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_sgmcmc.callbacks.report.figures import new_figure
-from tasks.experiments.experiment import Cell, Experiment
+from tasks.experiments.agreement import compare
+from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Results, Row, Table, at, mean_and_error
 
@@ -27,10 +29,18 @@ TASKS, SEEDS = SHEET.settings["tasks"], range(SHEET.settings["seeds"])
 Values = NDArray[np.float64]
 
 
-def cells() -> list[Cell]:
-    """Return the runs, the first seed of all first."""
+def cells() -> list[Cell | Study]:
+    """Return the runs, the first seed of all first, and after them the distances from HMC."""
     runs = [run.but(run.name, _seeded(run.name)) for run in SHEET.runs()]
-    return sorted(runs, key=lambda run: run.name.rpartition("-")[2])
+    studies = [_apart(run.name, {run.name for run in runs}) for run in runs if "-hmc-" in run.name]
+    return sorted([*runs, *studies], key=lambda cell: cell.name.rpartition("-")[2])
+
+
+def _apart(reference: str, names: set[str]) -> Study:
+    others = [reference.replace("-hmc-", f"-{method}-") for method in SHEET.labels]
+    runs = [name for name in others if name in names]
+    name = reference.replace("-hmc-", "-agreement-")
+    return Study(name, partial(compare, reference=reference, runs=runs))
 
 
 def _seeded(name: str) -> dict[str, int]:
@@ -87,10 +97,12 @@ def report(results: Results) -> Iterator[str | Table]:
     columns.append({"title": "leads, or within one error", "at": "count"})
     yield Table(["NLL less the lowest's"], SHEET.made(columns), rows)
     yield SHEET.intro
+    built = {run.name.rpartition("-")[0] for run in SHEET.runs()}
     rows = [
         Row([task, label], record=_row(results, task, method))
         for task in TASKS
-        for method, label in SHEET.labels.items()
+        for method, label in (SHEET.labels | SHEET.settings["reference"]).items()
+        if f"{task}-{method}" in built
     ]
     yield Table(SHEET.heading, SHEET.made(SHEET.columns), rows)
 
@@ -100,6 +112,12 @@ def _row(results: Results, task: str, method: str) -> dict[str, str]:
     found = {k: list(numbers(results, task, method, place).values()) for k, place in places.items()}
     written = {k: mean_and_error(values, 3) for k, values in found.items()}
     seconds = numbers(results, task, method, "wall_seconds").values()
+    for name in ("agreement", "total_variation"):
+        apart = [
+            at(results.get(f"{task}-agreement-{i}"), f"metrics.{task}-{method}-{i}.{name}")
+            for i in SEEDS
+        ]
+        written[name] = mean_and_error([value for value in apart if value is not None], 3)
     return written | {
         "seeds": str(len(found["nll"])),
         "behind": mean_and_error(list(behind(results, task).get(method, ())), 3),

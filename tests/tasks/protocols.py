@@ -1145,9 +1145,19 @@ LEADERBOARD = [
     ),
     Row("digits-mclmc-? connections-mclmc-?", "configs/class_table.yaml, where the step starts",
         {"optimizer": adam(1_000, 0.01), "step_fraction": 0.25}),
-    Row("australian-sghmc-? australian-mclmc-?", "configs/australian.yaml: from 0",
+    Row(
+        "*-hmc-?",
+        "docs/leaderboard.md: the reference",
+        {
+            "sampler": "HMC", "lr": "auto", "metric": {"name": "PriorMetric"}, "law": "full",
+            "options": {"leapfrog_steps": 50, "target_acceptance": 0.8, "jitter": 0.3},
+            "burn_in": 1_200, "thinning": 10, "steps": 2_200, "step_fraction": 0.25,
+            "optimizer": adam(1_000, 0.01),
+        },
+    ),
+    Row("australian-sghmc-? australian-mclmc-? australian-hmc-?", "configs/australian.yaml: from 0",
         {"optimizer": None}),
-    Row("australian-mclmc-?", "the module's own, where the step starts",
+    Row("australian-mclmc-? australian-hmc-?", "the module's own, where the step starts",
         {"step_fraction": 0.1}),
     Row(
         "*-ensemble-? *-dropout-?",
@@ -1320,6 +1330,6 @@ PROTOCOLS: dict[str, list[Row]] = {
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.
 WITHOUT_A_CHAIN = (
-    "laplace* *-laplace-? references-* shift-* bounds outside *-mc-dropout *-distilled cost "
-    "memory pruned"
+    "laplace* *-laplace-? *-agreement-? references-* shift-* bounds outside *-mc-dropout "
+    "*-distilled cost memory pruned"
 )

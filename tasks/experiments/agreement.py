@@ -1,0 +1,48 @@
+"""How far the predictive probabilities of runs are from those of a reference run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.metrics import agreement
+from lightning_sgmcmc.run.config_file import read_config
+
+
+def compare(folder: Path, reference: str, runs: Sequence[str]) -> dict[str, Any]:
+    """Return ``agreement`` and ``total_variation`` of each run with the reference.
+
+    Those are :func:`~lightning_sgmcmc.metrics.agreement`'s, of the means over the draws on disk, on
+    the reference's test examples.
+
+    Args:
+        folder: Of this computation, beside those of the runs.
+        reference: Name of the reference's folder.
+        runs: Names of the others.
+
+    Raises:
+        ValueError: If one of the runs is not finished.
+    """
+    for name in (reference, *runs):
+        if not (folder.parent / name / "results.json").is_file():
+            raise ValueError(f"it needs the draws of {name}: run that cell first")
+    stated = read_config(folder.parent / reference / "config.yaml")["data"]
+    module, _, name = stated["class_path"].rpartition(".")
+    data = getattr(import_module(module), name)(**stated["init_args"])
+    data.setup()
+    x, _ = data.tensors("test")
+    expected = probabilities(folder.parent / reference, x)
+    found = {run: probabilities(folder.parent / run, x) for run in runs}
+    return {"metrics": {k: agreement(torch.stack([expected, p])) for k, p in found.items()}}
+
+
+def probabilities(run: Path, x: Tensor) -> Tensor:
+    """Return mean probabilities [N, C] of a run's draws for inputs x; C = 2 of one probability."""
+    mean = load_posterior(run).predict(x).mean.double()
+    return torch.stack([1 - mean, mean], 1) if mean.ndim == 1 else mean
