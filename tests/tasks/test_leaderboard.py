@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lightning_sgmcmc.posterior import DrawStore
+from lightning_sgmcmc.run import cli
+from tasks.data.class_table import ClassTableData
 from tasks.experiments import leaderboard
+from tasks.experiments.agreement import compare
 from tasks.experiments.experiment import Cell
 from tasks.experiments.leaderboard import behind, leads, standard_error
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def results(**nlls: list[float]) -> dict[str, Any]:
@@ -74,3 +83,53 @@ def test_a_seed_is_that_of_the_chains_and_of_the_split() -> None:
         2,
     ]
     assert seeds["yacht-dropout-2"]["data.split"] == 2
+
+
+def test_distances_from_the_reference_are_those_of_the_draws_on_disk(tmp_path: Path) -> None:
+    """Two linear classifiers of Adam, whose probabilities are computed from their files here."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(80, 2))
+    table = tmp_path / "table.csv"
+    np.savetxt(table, np.column_stack([x, x[:, 0] > 0.3 * generator.normal(size=80)]), "%.8g", ",")
+    adam = json.dumps({"class_path": "torch.optim.Adam"})
+    for name, steps in (("a", 5), ("b", 60)):
+        cli.main(
+            ROOT / "configs",
+            [
+                "--task=class_table",
+                f"--data.file={table}",
+                "--data.num_test=0.5",
+                "--model.net.hidden=[]",
+                "--model.sampler=lightning_sgmcmc.baselines.Optimized",
+                "--model.sampler.lr=0.1",
+                f"--model.sampler.optimizer={adam}",
+                "--model.burn_in_optimizer=null",
+                "--model.num_chains=2",
+                f"--trainer.max_steps={steps}",
+                f"--model.burn_in={steps - 1}",
+                "--model.thinning=1",
+                f"--out={tmp_path / name}",
+            ],
+        )
+    found = compare(tmp_path / "apart", "a", ["a", "b"])["metrics"]
+    assert found["a"] == {"agreement": 1.0, "total_variation": 0.0}
+
+    data = ClassTableData(str(table), num_val=0.1, num_test=0.5)
+    data.setup()
+    features = data.tensors("test")[0].double()
+    means = []
+    for name in ("a", "b"):
+        each = []
+        for chain in range(2):
+            store = DrawStore.open(tmp_path / name / "samples", chain)
+            draw = store.load(store.draws[0])
+            weight, bias = draw["net.layers.0.weight"].double(), draw["net.layers.0.bias"].double()
+            each.append((features @ weight.T + bias).softmax(1))
+        means.append((each[0] + each[1]) / 2)
+    apart = (means[0] - means[1]).abs().sum(1).mean() / 2
+    assert apart > 0.05
+    assert found["b"]["total_variation"] == pytest.approx(float(apart), rel=1e-4)
+    same = (means[0].argmax(1) == means[1].argmax(1)).double().mean()
+    assert found["b"]["agreement"] == pytest.approx(float(same))
+    with pytest.raises(ValueError, match="needs the draws of c: run that cell first"):
+        compare(tmp_path / "apart", "a", ["c"])
