@@ -101,7 +101,8 @@ def predictive_temperature(
     of the share of the true S in V + true S.
 
     c_j is the mean over the other chains if there are four, over the other blocks of draws
-    otherwise.
+    otherwise. The standard error is the larger one of those with which the first identity fails at
+    the measured and at the stated temperature.
 
     Args:
         values: g_j, [C, D, q].
@@ -130,7 +131,11 @@ def predictive_temperature(
     work = (away * x).mean(2).sum(-1)
     expected = (y + away * w).mean(2).sum(-1)
     ratio = work.sum() / expected.sum()
-    measured = _temperature(ratio + (work - ratio * expected) / expected.mean())
+    # Where one block has most of both sums its own ratio is theirs, and leaves nothing over there.
+    measured = max(
+        (_temperature(t + (work - t * expected) / expected.mean()) for t in (ratio, stated)),
+        key=lambda found: found.standard_error,
+    )
     scale = np.sqrt(stated * np.maximum(y.mean((0, 1, 2)), np.finfo(float).tiny))
     error, chance = _mean_error((x - stated * w).mean(2) / scale)
     drawn = Temperature(0.0, 0.0, 1)

@@ -142,6 +142,26 @@ def test_right_chains_are_rarely_off() -> None:
     assert off <= 8
 
 
+@pytest.mark.parametrize(("width", "found"), [(0.5, 150), (3.0, 0)])
+def test_a_few_draws_that_outweigh_the_others_accuse_no_right_chain(
+    width: float, found: int
+) -> None:
+    """v = exp(width eta) along x, eta a second weight: div v = 0, and a few draws have it all.
+
+    Of 200 right runs 2 have a p-value below .01 by expectation, more than 8 by chance 3e-4. With a
+    little of that spread, chains at T = 1.5 are still found hot.
+    """
+    off, hot = 0, 0
+    for seed in range(200):
+        x, eta = np.random.default_rng(seed).standard_normal((2, 4, 96, 1))
+        field = np.exp(width * eta)
+        off += predictive_temperature(x, field * x, field).significance(1.0) < 0.01
+        wide = np.sqrt(1.5) * x
+        hot += predictive_temperature(wide, field * wide, field).significance(1.0) < 0.01
+    assert off <= 8
+    assert hot >= found
+
+
 def test_too_few_draws_say_nothing() -> None:
     x, gradient = gaussian(np.ones(4), (2, 7))
     measured = predictive_temperature(*predicted(x, gradient, np.eye(4)))
