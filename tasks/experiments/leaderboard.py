@@ -70,9 +70,9 @@ def behind(results: Results, task: str) -> dict[str, Values]:
     return {method: nll - best for method, nll in nlls.items()}
 
 
-def standard_error(numbers: Values) -> float:
+def standard_error(values: Values) -> float:
     """Return that of the mean, NaN of fewer than two."""
-    return float(numbers.std(ddof=1) / len(numbers) ** 0.5) if len(numbers) > 1 else np.nan
+    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else np.nan
 
 
 def leads(results: Results, task: str) -> list[str]:
