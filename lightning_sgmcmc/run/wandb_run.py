@@ -61,7 +61,7 @@ class WandbRun(WandbLogger):
         os.environ.setdefault("WANDB_SILENT", "true")
         super().__init__(
             name=name,
-            save_dir=str(folder),
+            save_dir=str(folder.absolute()),  # W&B's process keeps the directory it began in
             project=project,
             offline=_is_offline(folder),
             id=self._identity(continues),

@@ -99,6 +99,18 @@ def test_an_offline_run_holds_all_that_it_was_and_came_to(configs: Path) -> None
     assert len(rows["data"]) == 5
 
 
+def test_a_run_below_another_directory_is_in_its_own_folder(
+    configs: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """W&B's process, which serves all runs of this one, keeps the directory it began in."""
+    for place in ("first", "second"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        cli.main(configs, ["--task", "toy", "--out", "tracked"])
+        (file,) = (tmp_path / place).glob("tracked/wandb/offline-run-*/*.wandb")
+        assert of(records(file), "run")
+
+
 def test_a_continued_chain_is_the_same_run(configs: Path) -> None:
     run = ["--task", "toy", "--out", "tracked", "--checkpoint_every=10"]
     folder = cli.main(configs, [*run, "--trainer.max_steps=20"])
