@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.cli import instantiate_class
 from torch import Tensor
 
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.metrics import agreement
 from lightning_sgmcmc.run.config_file import read_config
+from tasks.experiments.experiment import need
 
 
 def compare(folder: Path, reference: str, runs: Sequence[str]) -> dict[str, Any]:
@@ -30,11 +31,8 @@ def compare(folder: Path, reference: str, runs: Sequence[str]) -> dict[str, Any]
         ValueError: If one of the runs is not finished.
     """
     for name in (reference, *runs):
-        if not (folder.parent / name / "results.json").is_file():
-            raise ValueError(f"it needs the draws of {name}: run that cell first")
-    stated = read_config(folder.parent / reference / "config.yaml")["data"]
-    module, _, name = stated["class_path"].rpartition(".")
-    data = getattr(import_module(module), name)(**stated["init_args"])
+        need(folder.parent / name)
+    data = instantiate_class((), read_config(folder.parent / reference / "config.yaml")["data"])
     data.setup()
     x, _ = data.tensors("test")
     expected = probabilities(folder.parent / reference, x)

@@ -57,6 +57,19 @@ class Study:
     compute: Callable[[Path], dict[str, Any]]
 
 
+def need(run: Path) -> None:
+    """Refuse to compute a study before the run that it takes from is finished.
+
+    Args:
+        run: The run's folder.
+
+    Raises:
+        ValueError: If the run is not finished.
+    """
+    if not (run / "results.json").is_file():
+        raise ValueError(f"needs the finished run {run.name}: run that cell first")
+
+
 Cells = Sequence[Cell | Study]
 Studies = Callable[[], Cells]
 

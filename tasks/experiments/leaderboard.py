@@ -84,15 +84,14 @@ def leads(results: Results, task: str) -> list[str]:
 def report(results: Results) -> Iterator[str | Table]:
     """Yield who leads where, then all numbers."""
     yield SHEET.settings["leading"]
+    ahead = {task: behind(results, task) for task in TASKS}
+    leading = {task: leads(results, task) for task in TASKS}
     rows = []
     for method, label in SHEET.labels.items():
-        marks = {}
-        for task in TASKS:
-            ahead = behind(results, task)
-            text = mean_and_error(list(ahead.get(method, ())), 3)
-            marks[task] = f"**{text}**" if method in leads(results, task) else text
-        count = sum(method in leads(results, task) for task in TASKS)
-        rows.append(Row([label], record=marks | {"count": str(count)}))
+        marks = {task: mean_and_error(list(ahead[task].get(method, ())), 3) for task in TASKS}
+        led = [task for task in TASKS if method in leading[task]]
+        marks |= {task: f"**{marks[task]}**" for task in led} | {"count": str(len(led))}
+        rows.append(Row([label], record=marks))
     columns = [{"title": task, "at": task} for task in TASKS]
     columns.append({"title": "leads, or within one error", "at": "count"})
     yield Table(["NLL less the lowest's"], SHEET.made(columns), rows)
@@ -108,7 +107,8 @@ def report(results: Results) -> Iterator[str | Table]:
 
 
 def _row(results: Results, task: str, method: str) -> dict[str, str]:
-    places = SHEET.settings["kinds"][TASKS[task]["kind"]]
+    settings = SHEET.settings
+    places = settings["places"] | settings["kinds"][TASKS[task]["kind"]]
     found = {k: list(numbers(results, task, method, place).values()) for k, place in places.items()}
     written = {k: mean_and_error(values, 3) for k, values in found.items()}
     seconds = numbers(results, task, method, "wall_seconds").values()

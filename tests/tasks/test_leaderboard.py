@@ -42,7 +42,7 @@ def test_differences_are_paired_by_seed() -> None:
 
 
 def test_the_lowest_mean_leads_and_what_is_within_one_standard_error() -> None:
-    """Differences 0, 0, 3 have mean 1 and error 1; 1, 1, 1.3 are clearly above; 0, 0, 2.9 lead."""
+    """Differences 0, 0, 3 have mean 1 and error 1; those of the others have errors below it."""
     there = results(
         sghmc=[0.0] * 3, swag=[0.0, 0.0, 3.0], ensemble=[1.0, 1.0, 1.3], dropout=[0.0, 0.1, 2.7]
     )
@@ -131,5 +131,5 @@ def test_distances_from_the_reference_are_those_of_the_draws_on_disk(tmp_path: P
     assert found["b"]["total_variation"] == pytest.approx(float(apart), rel=1e-4)
     same = (means[0].argmax(1) == means[1].argmax(1)).double().mean()
     assert found["b"]["agreement"] == pytest.approx(float(same))
-    with pytest.raises(ValueError, match="needs the draws of c: run that cell first"):
+    with pytest.raises(ValueError, match="needs the finished run c: run that cell first"):
         compare(tmp_path / "apart", "a", ["c"])

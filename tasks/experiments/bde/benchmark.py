@@ -40,9 +40,8 @@ def summary(runs: list[Result]) -> dict[str, Any]:
     found: dict[str, Any] = {"seeds": str(len(runs))}
     for column, (place, digits) in SHEET.settings["metrics"].items():
         values = [value for run in runs if (value := at(run, place)) is not None]
-        found[column] = mean_and_error(values, digits)
-        if values and not digits:
-            found[column] = f"{np.mean(values):,.0f}"
+        whole = values and not digits
+        found[column] = f"{np.mean(values):,.0f}" if whole else mean_and_error(values, digits)
     return found
 
 

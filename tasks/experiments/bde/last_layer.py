@@ -13,6 +13,7 @@ from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.metrics import Normal, band_metrics
 from lightning_sgmcmc.target.linear_head import features_of
 from tasks.data.bde import BDEData
+from tasks.experiments.experiment import need
 from tasks.uci import UCIRegression
 
 
@@ -82,8 +83,7 @@ def compute(name: str, seed: int, prior_variance: float, folder: Path) -> dict[s
         ValueError: If the ensemble has not been run.
     """
     trained = folder.parent / f"{name}-ensemble-{seed}"
-    if not (trained / "results.json").is_file():
-        raise ValueError(f"it needs the networks of {trained.name}: run that cell first")
+    need(trained)
     data = BDEData(name)  # type: ignore[arg-type]
     data.setup()
     (x, y), (x_test, y_test) = data.tensors("train"), data.tensors("test")

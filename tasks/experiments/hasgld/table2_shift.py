@@ -17,6 +17,7 @@ from pde.datasets.permeability import PRESSURE
 from pde.fields.kle import MEANS
 from pde.io.spe10 import SHAPE
 from tasks.data.pde_source import find_spe10
+from tasks.experiments.experiment import need
 from tasks.surrogates import Array
 
 #: Fields of each kind.
@@ -56,8 +57,7 @@ def panel(
         ValueError: If that run has not been made.
     """
     run = run or folder.parent / f"unet-physics-{kind}-64"
-    if not (run / "results.json").is_file():
-        raise ValueError(f"needs the finished run {run.name} beside it: make that cell first")
+    need(run)
     posterior = load_posterior(run)
     rows: dict[str, dict[str, Any]] = {}
     for name, other in OTHERS.items():

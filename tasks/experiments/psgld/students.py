@@ -15,6 +15,7 @@ import numpy as np
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.baselines import mc_dropout_predictions
 from tasks.data.mnist import MNISTData
+from tasks.experiments.experiment import need
 from tasks.experiments.overrides import Component, component, ours
 
 MASKS = 100
@@ -63,8 +64,7 @@ def mc_dropout(folder: Path, name: str, seeds: int) -> dict[str, Any]:
 def _runs(folder: Path, name: str, seeds: int) -> list[Path]:
     runs = [folder.parent / f"{name}-seed{seed}" for seed in range(seeds)]
     for run in runs:
-        if not (run / "results.json").is_file():
-            raise ValueError(f"needs the finished run {run.name}: run it first")
+        need(run)
     return runs
 
 

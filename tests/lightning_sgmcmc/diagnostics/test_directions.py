@@ -142,10 +142,8 @@ def test_right_chains_are_rarely_off() -> None:
     assert off <= 8
 
 
-@pytest.mark.parametrize(("width", "found"), [(0.5, 150), (3.0, 0)])
-def test_a_few_draws_that_outweigh_the_others_accuse_no_right_chain(
-    width: float, found: int
-) -> None:
+@pytest.mark.parametrize("width", [0.5, 3.0])
+def test_a_few_draws_that_outweigh_the_others_accuse_no_right_chain(width: float) -> None:
     """v = exp(width eta) along x, eta a second weight: div v = 0, and a few draws have it all.
 
     Of 200 right runs 2 have a p-value below .01 by expectation, more than 8 by chance 3e-4. With a
@@ -159,7 +157,8 @@ def test_a_few_draws_that_outweigh_the_others_accuse_no_right_chain(
         wide = np.sqrt(1.5) * x
         hot += predictive_temperature(wide, field * wide, field).significance(1.0) < 0.01
     assert off <= 8
-    assert hot >= found
+    if width < 1:
+        assert hot >= 150
 
 
 def test_too_few_draws_say_nothing() -> None:
