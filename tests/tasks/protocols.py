@@ -1011,10 +1011,10 @@ UCI = [
         "docs/uci.md; the benchmark of Hernandez-Lobato and Adams 2015 gives the 20 splits and 50 "
         "hidden units alone",
         {
-            "sampler": "SGHMC", "options": {"momentum": 0.995},
+            "sampler": "MCLMC", "options": {"length": "auto", "target_energy_variance": 1e-4},
             "metric": {"name": "PriorMetric"}, "lr": "auto", "step_fraction": 0.5,
             "schedule": "ConstantStep()",
-            "batch": 10_000, "law": "reshuffled", "burn_in": 4_000, "thinning": 48,
+            "batch": 10_000, "law": "full", "burn_in": 4_000, "thinning": 48,
             "steps": 20_000, "chains": 4, "optimizer": adam(500, 0.02),
             "prior": "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1, per_fan_in=True)",
         },

@@ -7,43 +7,31 @@ held out of the training rows of the sets' first splits.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from tasks.data.uci import NUM_SPLITS, SETS
 from tasks.experiments.experiment import Cell, Experiment
-from tasks.experiments.overrides import Overrides
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Result, Results, Row, Table, at, mean_and_error, paper_row
 from tasks.uci import PUBLISHED
 
-CONFIG, OURS, SHEET = "../uci_regression.yaml", "lightning_sgmcmc.", sheet("uci")
-PLACES, METRICS = SHEET.settings["places"], SHEET.settings["metrics"]
+SHEET = sheet("uci")
+METRICS = SHEET.settings["metrics"]
 
 
 def cells() -> list[Cell]:
     """Return one run a set and split, all sets' first splits first."""
     names = [(name, split) for split in range(NUM_SPLITS) for name in SETS]
-    return [Cell(f"{n}-{s}", CONFIG, {"data.name": n, "data.split": s}) for n, s in names]
+    return [Cell(f"{n}-{s}", SHEET.config, {"data.name": n, "data.split": s}) for n, s in names]
 
 
-def _trials() -> dict[str, tuple[list[str], Overrides]]:
-    """Return labels and overrides of the runs that the configuration was chosen from."""
-    found: dict[str, tuple[list[str], Overrides]] = {}
-    for *numbers, thinning, other, sets in SHEET.settings["trials"]:
-        words = [f"{number:g}" for number in numbers]
-        differs = [(k.split(".")[-1], str(v).removeprefix(OURS)) for k, v in other.items()]
-        changes = dict(zip(PLACES.values(), numbers, strict=True)) | {"model.thinning": thinning}
-        changes |= {f"model.{name}": value for name, value in other.items()}
-        if not numbers[0]:
-            changes["model.burn_in_optimizer"] = changes.pop(PLACES["Adam"]) or None
-        for data in sets:
-            name = "-".join([data, *words, *map("".join, differs)])
-            held_out = {"data.name": data, "data.num_val": SHEET.settings["validation"][data]}
-            found[name] = [*words, ", ".join(map(" ".join, differs)), data], held_out | changes
-    return found
-
-
-TRIALS = _trials()
+def _labels(trial: str) -> list[str]:
+    data, _, method, *words = trial.split("-")
+    stated = [re.fullmatch(r"([a-z]+)([0-9.]+)", word) for word in words]
+    spelled = [f"{SHEET.settings['words'][m[1]]} {float(m[2]):g}" for m in stated if m]
+    return [method.upper(), ", ".join(spelled), data]
 
 
 def summary(runs: list[Result]) -> Result:
@@ -78,9 +66,5 @@ def report(results: Results) -> list[str | Table]:
     return [SHEET.intro, Table(SHEET.heading, columns, rows)]
 
 
-CHOICES = SHEET.choices(
-    lambda: [Cell(name, CONFIG, overrides) for name, (_, overrides) in TRIALS.items()],
-    heading=[*PLACES, "else", "set"],
-    labels=lambda name: TRIALS[name][0],
-)
+CHOICES = SHEET.choices(heading=["sampler", "settings", "set"], labels=_labels)
 EXPERIMENT = Experiment(cells, report, CHOICES)
