@@ -447,6 +447,9 @@ def followed(recipe: Recipe, remedy: dict[str, Any]) -> Recipe:
         draws=round(recipe.draws * min(factor, 2.0)),
         batch=None if remedy["whole_data"] else recipe.batch,
     )
+    target = getattr(recipe.make, "keywords", {}).get("target_energy_variance")
+    if target is not None:
+        return replace(recipe, make=partial(MCLMC, target_energy_variance=target * lr**3))
     if recipe.lr == "auto":
         return replace(recipe, fraction=min(recipe.fraction * lr, 0.5))
     return replace(recipe, lr=recipe.lr * lr)
@@ -496,6 +499,12 @@ def _bank() -> list[Trial]:
         "linear, PSGLD, large step": (linear, Recipe(PSGLD, fraction=0.7)),
         "logistic, NaturalLangevin, large step": (logistic, Recipe(NaturalLangevin, fraction=0.7)),
         "funnel, SGLD, large step": (funnel, Recipe(SGLD, fraction=0.3)),
+        "network, MCLMC, large step": (
+            network,
+            Recipe(
+                partial(MCLMC, target_energy_variance=0.3), thinning=25, burn_in=1000, draws=200
+            ),
+        ),
         # Gradient noise.
         "linear, SGLD, noise": (linear, Recipe(SGLD, batch=5)),
         "linear, SGHMC, noise": (linear, Recipe(SGHMC, batch=20)),

@@ -32,11 +32,13 @@ def test_right_chains_pass(name: str) -> None:
         ("logistic, SGHMC, noise", "kinetic temperature is"),
         ("linear, SGHMC, noise", "times too wide"),
         ("linear, SGHMC, some noise", "times too wide"),
+        ("network, MCLMC, large step", "the step is too large; multiply the step size"),
         ("linear, SGLD, stuck", "the chain still moves"),
         ("linear, SGLD, not mixed", "not mixed"),
         ("features, SGHMC, some noise", "of leading direction 1"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*Lower target_energy_variance:UserWarning")
 def test_wrong_chains_do_not(name: str, words: str) -> None:
     outcome = TRIALS[name].run()
     assert outcome.wrong

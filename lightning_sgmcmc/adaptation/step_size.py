@@ -135,10 +135,12 @@ class StepSize:
                     f"(lambda_max of C H is {eigenvalue:.3g}); {why}"
                 )
         elif fraction >= 1:
+            adapted = getattr(sampler, "target_energy_variance", None) is not None
+            less = "target_energy_variance" if adapted else "lr, or let lr: auto choose it"
             rank_zero_warn(
                 f"lr = {sampler.lr:.3g} exceeds the largest stable step {limit:.3g} at these "
                 f"weights (lambda_max of C H is {eigenvalue:.3g}): the chain will leave them or "
-                "diverge. Lower lr, or let lr: auto choose it"
+                f"diverge. Lower {less}"
             )
         return result
 

@@ -162,7 +162,8 @@ def check_collapsed(
             'collapse_head has one set of labels for all chains, which starts "randomised_map" '
             "move for each: choose other starts"
         )
-    if stream is None or stream.sampling != "full":
+    sampling = None if stream is None else stream.sampling
+    if (sampler.batches if sampling == "auto" else sampling) != "full":
         raise ValueError(
             "collapse_head needs the whole data at every step: train on a BatchStream with "
             'sampling="full"'

@@ -67,6 +67,8 @@ class Sampler(torch.optim.Optimizer):
     absorbs_gradient_noise = False
     #: The kinetic energy's mean over all weights is held at T, whatever heats it.
     has_thermostat = False
+    #: A Metropolis test makes the law exact at every step size.
+    corrected = False
     #: What noise a step takes.
     increments: Increments = "gaussian"
     # Whether a step goes by what its gradients are, so that the host looks at each.

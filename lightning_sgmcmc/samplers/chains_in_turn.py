@@ -58,7 +58,7 @@ class ChainsInTurn(Sampler):
             noise=first.generator,
         )
         self.batches, self.increments = first.batches, first.increments
-        self.has_thermostat = first.has_thermostat
+        self.has_thermostat, self.corrected = first.has_thermostat, first.corrected
         self.preconditioner = _InTurn([s.preconditioner for s in self.samplers])
 
     @property

@@ -60,6 +60,7 @@ class HMC(Sampler):
     """
 
     batches = "full"
+    corrected = True
     _looks_at_once = True
 
     def __init__(

@@ -351,6 +351,17 @@ def test_auto_integrates_out_where_it_can(tmp_path: Path) -> None:
         assert torch.equal(value, auto.chain.state(0)[name]), name
 
 
+def test_auto_integrates_out_where_the_sampler_takes_the_whole_data(tmp_path: Path) -> None:
+    """Batches that the data leave open are then those of the sampler."""
+    hmc = partial(HMC, lr=1e-3, leapfrog_steps=2, prior=PRIOR)
+    for sampler, expected in ((hmc, HEAD), (partial(SGLD, lr=1e-3, prior=PRIOR), ())):
+        module = Scaled(net(), sampler, noise=0.2, burn_in=1, collapse_head="auto")
+        assert (
+            kept_head(module, tmp_path / sampler.func.__name__, CurveData(sampling="auto"))
+            == expected
+        )
+
+
 WITHOUT: list[tuple[str, dict[str, Any]]] = [
     ("the whole data at every step", {"sampling": "reshuffled"}),
     (

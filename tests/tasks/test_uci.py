@@ -14,7 +14,6 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from lightning_sgmcmc import SGHMC, GaussianPrior, load_posterior

@@ -52,7 +52,12 @@ def changed_options(
     arguments, factor = [], remedy["lr"]
     if remedy["whole_data"]:
         arguments.append("--data.sampling=full")
-    if factor != 1 and model["sampler"]["init_args"]["lr"] == "auto":
+    sampler = model["sampler"]["init_args"]
+    energy = sampler.get("target_energy_variance")
+    if factor != 1 and energy is not None:  # which the step is adapted to: it grows as lr^3
+        energy = _rounded(energy * factor**3, digits)
+        arguments.append(f"--model.sampler.target_energy_variance={energy}")
+    elif factor != 1 and sampler["lr"] == "auto":
         fraction = min(0.5, model["step_fraction"] * factor)
         arguments.append(f"--model.step_fraction={_rounded(fraction, digits)}")
     elif factor != 1:

@@ -163,7 +163,7 @@ def _step(chain: Chain, stability: dict[str, float]) -> Step:
         stability.get("fraction"),
         stability.get("variance_bias", 0.0),
         share,
-        corrected=sampler.batches == "full",
+        corrected=sampler.corrected,
         acceptance=getattr(sampler, "acceptance", None),
         thermostat=sampler.has_thermostat,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ def test_a_remedy_is_the_run_s_own_command_with_what_changes(
 ) -> None:
     found = content(["wrong"], change)
     assert remedy.command(Path("mine"), CONFIG, found, own) == expected
+
+
+def test_a_step_that_is_adapted_to_the_energy_changes_by_its_bound() -> None:
+    """The mean square of the energy's change grows as dt^6, lr^3: .002 / 8 is .00025."""
+    config = copy.deepcopy(CONFIG)
+    config["model"]["init_args"]["sampler"]["init_args"]["target_energy_variance"] = 2e-3
+    found = content(["wrong"], {"lr": 0.5})
+    assert remedy.command(Path("mine"), config, found, ["--task", "toy"]) == (
+        "sgmcmc train --task toy --model.sampler.target_energy_variance=0.00025 "
+        "--model.burn_in=100 --trainer.max_steps=1000"
+    )
 
 
 @pytest.mark.parametrize("data", [None, {"class_path": "mine.MyData"}])
