@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class ResNet20(nn.Module):
     A 3x3 convolution, three stages of three blocks with ``width``, 2 ``width`` and 4 ``width``
     channels, of which the second and third halve the image, the mean over the pixels and a dense
     layer. A block is a(n(conv(a(n(conv(x))))) + shortcut(x)) with normalisation n and activation
-    a. Convolutions are 3x3, without bias, and start as torch draws them.
+    a. Convolutions are 3x3, without bias if not asked for, and start as torch draws them.
 
     Batch normalisation by the batch's own statistics cannot be used: an example's likelihood
     would depend on the rest of its minibatch, so that no product of likelihoods and no posterior
@@ -43,6 +44,9 @@ class ResNet20(nn.Module):
     with projections (option B: a normalised 1x1 convolution where the number of channels changes),
     which many public versions have. The activation ``"tlu"`` adds 688 thresholds.
 
+    The network that Izmailov et al. 2021 sampled by HMC has 274,042: projections, the activation
+    ``"silu"``, ``bias`` and ``thresholds``. Theirs pads an image that it halves on one side only.
+
     Args:
         classes: Number of classes.
         image: Channels, height and width of the images, of 4x4 pixels at least.
@@ -52,6 +56,8 @@ class ResNet20(nn.Module):
             smooth. By default ``"tlu"`` with ``"frn"``, as Singh and Krishnan 2020 advise, and
             ``"relu"`` with ``"frozen"``.
         shortcut: ``"identity"`` or ``"projection"``.
+        bias: Add a bias a channel to every convolution.
+        thresholds: Take max(x, tau), with one sampled tau a channel, after every normalisation.
 
     Raises:
         ValueError: If a number lies outside its range or a name is unknown.
@@ -65,6 +71,8 @@ class ResNet20(nn.Module):
         normalisation: Normalisation = "frn",
         activation: Activation | None = None,
         shortcut: Shortcut = "identity",
+        bias: bool = False,
+        thresholds: bool = False,
     ) -> None:
         super().__init__()
         check_image(image)
@@ -80,17 +88,21 @@ class ResNet20(nn.Module):
         check_name("activation", activation, _ACTIVATIONS)
         check_name("shortcut", shortcut, _SHORTCUTS)
         self.image, self.normalisation = tuple(image), normalisation
-        self.stem = nn.Sequential(
-            nn.Conv2d(image[0], width, 3, padding=1, bias=False),
-            _NORMS[normalisation](width),
-            _activation(activation, width),
-        )
+
+        def convolution(before: int, after: int, stride: int = 1, kernel: int = 3) -> nn.Sequential:
+            layers: list[nn.Module] = [
+                nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=bias),
+                _NORMS[normalisation](after),
+            ]
+            return nn.Sequential(*layers, *[norms.ThresholdedLinear(after)] * thresholds)
+
+        self.stem = convolution(image[0], width).append(_activation(activation, width))
         blocks, before = [], width
         for stage in range(3):
             for number in range(3):
                 after = width * 2**stage
                 stride = 2 if stage and not number else 1
-                blocks.append(_Block(before, after, stride, normalisation, activation, shortcut))
+                blocks.append(_Block(before, after, stride, convolution, activation, shortcut))
                 before = after
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(before, classes)
@@ -116,18 +128,15 @@ class _Block(nn.Module):
         before: int,
         after: int,
         stride: int,
-        normalisation: Normalisation,
+        convolution: Callable[..., nn.Sequential],
         activation: Activation,
         shortcut: Shortcut,
     ) -> None:
         super().__init__()
-        norm = _NORMS[normalisation]
         self.residual = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
-            norm(after),
+            *convolution(before, after, stride),
             _activation(activation, after),
-            nn.Conv2d(after, after, 3, padding=1, bias=False),
-            norm(after),
+            *convolution(after, after),
         )
         self.shortcut: nn.Module
         if before == after:
@@ -135,9 +144,7 @@ class _Block(nn.Module):
         elif shortcut == "identity":
             self.shortcut = _Subsample(stride, after - before)
         else:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride, bias=False), norm(after)
-            )
+            self.shortcut = convolution(before, after, stride, kernel=1)
         self.activation = _activation(activation, after)
 
     def forward(self, x: Tensor) -> Tensor:

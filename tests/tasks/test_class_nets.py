@@ -14,6 +14,7 @@ from scipy.signal import correlate2d
 from scipy.special import expit
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 from torch.optim.swa_utils import update_bn
 from torchvision.models.resnet import BasicBlock
 
@@ -33,6 +34,10 @@ from tasks.nets.resnet import ResNet20
 from tasks.nets.smooth_mlp import SmoothMLP
 
 SMALL = (2, 9, 8)
+#: The ResNet-20 that Izmailov et al. 2021 sampled by HMC.
+HMC: dict[str, Any] = {
+    "activation": "silu", "shortcut": "projection", "bias": True, "thresholds": True,
+}  # fmt: skip
 
 
 def small_resnet(**settings: Any) -> ResNet20:
@@ -53,6 +58,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "drbm": (lambda: DiscriminativeRBM(6, 5, 4), (6,)),
     "frn": (small_resnet, SMALL),
     "frn-silu": (lambda: small_resnet(activation="silu", shortcut="projection"), SMALL),
+    "frn-hmc": (lambda: small_resnet(**HMC), SMALL),
     "frozen": (frozen_resnet, SMALL),
     "frozen-tlu": (lambda: frozen_resnet(activation="tlu", shortcut="projection"), SMALL),
 }
@@ -134,6 +140,35 @@ def test_resnets_have_the_stated_sizes(settings: dict[str, Any], parameters: int
     thresholds = sum(m.threshold.numel() for m in net.modules() if isinstance(m, ThresholdedLinear))
     projection = settings.get("shortcut") == "projection"
     assert size(net) - thresholds == size(torchvision_resnet(3, 16, 10, projection))
+
+
+def test_the_net_of_hmc_has_the_published_size() -> None:
+    """784 channels of 21 convolutions have a bias and a threshold each."""
+    assert size(ResNet20(**HMC)) == 272_474 + 2 * 784 == 274_042
+
+
+def test_the_net_of_hmc_is_its_equations() -> None:
+    """max(gamma x / sqrt(mean x^2 + 1e-6) + beta, tau) after every convolution, then swish."""
+    net, x = make("frn-hmc")
+    left = [p.detach() for p in net.parameters()]
+
+    def convolved(x: Tensor, stride: int = 1) -> Tensor:
+        kernel, bias, gamma, beta, tau = (left.pop(0) for _ in range(5))
+        padded = functional.pad(x, [kernel.shape[-1] // 2] * 4)
+        y = functional.conv2d(padded, kernel, bias, stride)
+        y = y / (y.square().mean((2, 3), keepdim=True) + 1e-6).sqrt()
+        y = gamma[:, None, None] * y + beta[:, None, None]
+        return y.where(y > tau[:, None, None], tau[:, None, None].expand_as(y))
+
+    def swish(x: Tensor) -> Tensor:
+        return x / (1 + (-x).exp())
+
+    y = swish(convolved(x))
+    for stride in (1, 1, 1, 2, 1, 1, 2, 1, 1):
+        inner = convolved(swish(convolved(y, stride)))
+        y = swish(inner + (convolved(y, stride) if stride > 1 else y))
+    weight, bias = left
+    torch.testing.assert_close(net(x), y.mean((2, 3)) @ weight.T + bias, rtol=1e-12, atol=1e-12)
 
 
 # Maps.
