@@ -32,12 +32,18 @@ def compare(folder: Path, reference: str, runs: Sequence[str]) -> dict[str, Any]
     """
     for name in (reference, *runs):
         need(folder.parent / name)
-    data = instantiate_class((), read_config(folder.parent / reference / "config.yaml")["data"])
-    data.setup()
-    x, _ = data.tensors("test")
+    x, _ = test_examples(folder.parent / reference)
     expected = probabilities(folder.parent / reference, x)
     found = {run: probabilities(folder.parent / run, x) for run in runs}
     return {"metrics": {k: agreement(torch.stack([expected, p])) for k, p in found.items()}}
+
+
+def test_examples(run: Path) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of a run's test examples."""
+    data = instantiate_class((), read_config(run / "config.yaml")["data"])
+    data.setup()
+    x, y = data.tensors("test")
+    return x, y
 
 
 def probabilities(run: Path, x: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ TABLES = {
     "a9a": "psgld.a9a",
     "australian": "psgld.australian",
     "bde": "bde.benchmark",
+    "cifar10_hmc": "cifar10_hmc",
     "fno_darcy": "operators.fno_darcy",
     "hasgld_gaussian": "hasgld.gaussian",
     "kdd99": "sgfs.kdd99",

@@ -138,6 +138,8 @@ def _of_sampler(sampler: Sampler) -> Resolved:
     inner = getattr(sampler, "optimizer", None)
     if isinstance(inner, torch.optim.Optimizer):
         stated = {k: inner.defaults[k] for k in ("alpha", "eps", "betas") if k in inner.defaults}
+        if inner.defaults.get("momentum"):
+            stated["momentum"] = inner.defaults["momentum"]
         options["optimizer"] = {"name": type(inner).__name__} | stated
     return {
         "sampler": type(sampler).__name__,
