@@ -38,7 +38,6 @@ def test_right_chains_pass(name: str) -> None:
         ("features, SGHMC, some noise", "of leading direction 1"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*Lower target_energy_variance:UserWarning")
 def test_wrong_chains_do_not(name: str, words: str) -> None:
     outcome = TRIALS[name].run()
     assert outcome.wrong

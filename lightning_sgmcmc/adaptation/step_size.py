@@ -135,13 +135,20 @@ class StepSize:
                     f"(lambda_max of C H is {eigenvalue:.3g}); {why}"
                 )
         elif fraction >= 1:
-            adapted = getattr(sampler, "target_energy_variance", None) is not None
-            less = "target_energy_variance" if adapted else "lr, or let lr: auto choose it"
-            rank_zero_warn(
+            exceeds = (
                 f"lr = {sampler.lr:.3g} exceeds the largest stable step {limit:.3g} at these "
-                f"weights (lambda_max of C H is {eigenvalue:.3g}): the chain will leave them or "
-                f"diverge. Lower {less}"
+                f"weights (lambda_max of C H is {eigenvalue:.3g})"
             )
+            if getattr(sampler, "target_energy_variance", None) is None:
+                rank_zero_warn(
+                    f"{exceeds}: the chain will leave them or diverge. Lower lr, or let lr: auto "
+                    "choose it"
+                )
+            else:  # its velocity has a constant length: it does not diverge
+                rank_zero_info(
+                    f"Note: {exceeds}, to which it was adapted: burn in for longer, or lower "
+                    "target_energy_variance"
+                )
         return result
 
     def curvature(self, chain: Chain, batches: Sequence[Batch]) -> float:

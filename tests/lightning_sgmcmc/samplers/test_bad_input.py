@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +98,17 @@ def test_a_step_beyond_the_stable_one_is_announced(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="exceeds the largest stable step"):
         measured_step(tmp_path / "large", 1.01 * exact_limit())
     measured_step(tmp_path / "small", 0.5 * exact_limit())  # warnings are errors
+
+
+def test_an_adapted_step_beyond_the_stable_one_is_a_note(tmp_path: Path, caplog: Any) -> None:
+    """It does not diverge, and burn-in may have been too short to adapt in."""
+    made = partial(MCLMC, lr=2.5 * exact_limit(), prior=GaussianPrior(4.0))
+    module = Toy(partial(made, target_energy_variance=1e9), burn_in=3)
+    with caplog.at_level("INFO"):
+        trainer(tmp_path, 5).fit(module, datamodule=ToyData(64, "full"))
+    assert module.adaptation.stability["fraction"] > 1
+    assert "exceeds the largest stable step" in caplog.text
+    assert "burn in for longer, or lower target_energy_variance" in caplog.text
 
 
 def test_an_automatic_step_states_its_bias(tmp_path: Path) -> None:
