@@ -76,8 +76,7 @@ class Sheet:
         for rule, changes in self.rules.items():
             if rule == "*" or set(rule.split("-")) <= set(words):
                 found = changed(found, changes)
-        stated = [re.fullmatch(r"([a-z]+)([0-9.]+)", word) for word in words]
-        values = {m[1]: yaml.safe_load(m[2]) for m in stated if m}
+        values = stated_numbers(words)
         numbers = {self.numbers[k]: value for k, value in values.items() if k in self.numbers}
         config = found.pop("config", self.config)
         return Cell(name, config, changed(changed(found, held_out), numbers))
@@ -127,6 +126,12 @@ class Sheet:
         entry = {"entry": more.pop("entry")} if "entry" in more else {}
         named = Best(best, columns[0], parts, **entry) if best else None
         return Choices(cells or self.trial_runs, columns, self.trying, named, **more)
+
+
+def stated_numbers(words: Sequence[str]) -> dict[str, Any]:
+    """Return the numbers of words such as ``lr0.1``, by the letters before them."""
+    stated = [re.fullmatch(r"([a-z]+)([0-9.]+)", word) for word in words]
+    return {m[1]: yaml.safe_load(m[2]) for m in stated if m}
 
 
 def expanded(names: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lightning_sgmcmc.run import cli
+from tasks.data.cifar10 import CIFAR10Data
 from tasks.data.class_table import ClassTableData
 from tasks.experiments import cifar10_hmc
 from tasks.experiments.cifar10_hmc import apart, distances, reference
@@ -91,6 +92,10 @@ def test_the_reference_is_hmc_s() -> None:
     probabilities = reference()
     assert probabilities.shape == (5000, 10)
     assert probabilities.sum(1) == pytest.approx(np.ones(5000), abs=1e-5)
+    _, (_, labels) = CIFAR10Data().images()
+    own = distances(probabilities, probabilities, torch.tensor(labels[:5000]).long())
+    assert own["error_percent"] == pytest.approx(8.48)
+    assert own["nll"] == pytest.approx(0.2819, abs=5e-5)
 
 
 def test_a_gpu_runs_full_cells_and_a_cpu_reduced_ones(monkeypatch: Any) -> None:

@@ -7,13 +7,11 @@ held out of the training rows of the sets' first splits.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from tasks.data.uci import NUM_SPLITS, SETS
 from tasks.experiments.experiment import Cell, Experiment
-from tasks.experiments.sheet import sheet
+from tasks.experiments.sheet import sheet, stated_numbers
 from tasks.experiments.tables import Result, Results, Row, Table, at, mean_and_error, paper_row
 from tasks.uci import PUBLISHED
 
@@ -29,8 +27,8 @@ def cells() -> list[Cell]:
 
 def _labels(trial: str) -> list[str]:
     data, _, method, *words = trial.split("-")
-    stated = [re.fullmatch(r"([a-z]+)([0-9.]+)", word) for word in words]
-    spelled = [f"{SHEET.settings['words'][m[1]]} {float(m[2]):g}" for m in stated if m]
+    stated = stated_numbers(words)
+    spelled = [f"{SHEET.settings['words'][k]} {number:g}" for k, number in stated.items()]
     return [method.upper(), ", ".join(spelled), data]
 
 
