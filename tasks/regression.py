@@ -150,13 +150,19 @@ class RegressionTask(SGMCMCModule):
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the network gives for f, [B, D], and log sigma, [], [B, 1] or [B, D]."""
         output: Tensor = self.net(self.network_inputs(x))
-        if self.noise != "input":
-            return output, self.log_sigma
-        if self.noise_net is None:
+        if self.noise == "input" and self.noise_net is None:
             output, g = output.tensor_split(2, 1)
-        else:
-            g = self.noise_net(self.noise_inputs(x))
-        return output, self._above_floor(self.log_noise + self.noise_spread * g)
+            return output, self._log_sigma_of(g)
+        return output, self.log_sigma_at(x)
+
+    def log_sigma_at(self, x: Tensor) -> Tensor:
+        """Return log sigma where ``net`` does not give it, [], [B, 1] or [B, D]."""
+        if self.noise_net is None:
+            return self.log_sigma
+        return self._log_sigma_of(self.noise_net(self.noise_inputs(x)))
+
+    def _log_sigma_of(self, g: Tensor) -> Tensor:
+        return self._above_floor(self.log_noise + self.noise_spread * g)
 
     def noise_inputs(self, x: Tensor) -> Tensor:
         """Return what ``noise_net`` sees of inputs x [B, ...]."""
@@ -167,7 +173,7 @@ class RegressionTask(SGMCMCModule):
         return self.in_units(self.outputs(x)[0])
 
     def head_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return t [N, D] and log s [N] with y_i = shift + s_i t_i, t_i ~ N(W phi_i, sigma^2 I).
+        """Return t [N, D] and log s [N] with y_i = shift + s_i t_i, t_i ~ N(W phi_i, sigma_i^2 I).
 
         Raises:
             ValueError: If outputs are scaled by several numbers, for which one factor does not do.
@@ -184,7 +190,7 @@ class RegressionTask(SGMCMCModule):
         return (y - shift) / n, n[:, 0].log()
 
     def head_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the head's inputs [N, p] in units of the noise shape, and log sigma []."""
+        """Return the head's inputs [N, p] in units of the noise shape, and log sigma [] or [N]."""
         x, y = batch
         assert self.head is not None
         layer = self.get_submodule(self.head)
@@ -192,7 +198,9 @@ class RegressionTask(SGMCMCModule):
         features = features_of(layer, lambda: self.net(self.network_inputs(x)))
         zero = torch.zeros_like(y[:1, :1])
         scale = self.in_units(zero + 1) - self.in_units(zero)
-        return features * scale / self.noise_factors(x), self.log_sigma
+        log_sigma = self.log_sigma_at(x)
+        of_each = log_sigma[:, 0] if log_sigma.dim() else log_sigma
+        return features * scale / self.noise_factors(x), of_each
 
     def noise_shape(self, x: Tensor) -> Tensor:
         """Return n(x) of each example, [B, 1], in the units of y."""
@@ -354,13 +362,13 @@ class RegressionTask(SGMCMCModule):
         """Take the linear layer whose output is the network's for the head.
 
         Raises:
-            ValueError: If residuals, which need a head at every step, are to set sigma, it depends
-                on the input, or one factor does not do for all outputs.
+            ValueError: If residuals, which need a head at every step, are to set sigma, the head's
+                own weights set it, or one factor does not do for all outputs.
         """
-        if self.noise == "input":
+        if self.noise == "input" and self.noise_net is None:
             raise ValueError(
-                "collapse_head needs a noise that no weights set by the input: let it be "
-                '"learned" or a number, not "input"'
+                "collapse_head needs a noise that the head's own weights do not set: give it a "
+                "network of its own by noise_net"
             )
         if self.noise in FOLLOWING:
             raise ValueError(
@@ -368,6 +376,12 @@ class RegressionTask(SGMCMCModule):
                 f"number, not {self.noise!r}"
             )
         self.head_targets(batch)
+        log_sigma = self.log_sigma_at(batch[0])
+        if log_sigma.dim() and log_sigma.shape[1] != 1:
+            raise ValueError(
+                "collapse_head needs the same noise in all outputs of an example: let noise_net "
+                "give one log scale"
+            )
         name = output_layer(self.net, self.network_inputs(batch[0]))
         self.head = None if name is None else f"net.{name}".rstrip(".")
 

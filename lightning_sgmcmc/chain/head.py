@@ -160,8 +160,9 @@ class CollapsedHead:
             step: Steps that the chains have taken.
         """
         features, log_sigma = self._evaluate("head_features", batch)
+        own = log_sigma.shape[features.dim() - 2 :]  # of each example, or none
         features = features.reshape(len(states), *features.shape[-2:])
-        log_sigma = log_sigma.reshape(-1).expand(len(states))
+        log_sigma = log_sigma.reshape(-1, *own).expand(len(states), *own)
         for phi, log_s, (chain, state) in zip(features, log_sigma, states.items(), strict=True):
             weight = state[self.names[0]]
             sequence = np.random.SeedSequence(seed, spawn_key=(chain, _HEAD, step))

@@ -162,7 +162,7 @@ class Task(Report, nn.Module):
     head: str | None = None
 
     def head_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return t [N, D] and log s [N] with y_i = shift + s_i t_i, t_i ~ N(W phi_i, sigma^2 I).
+        """Return t [N, D] and log s [N] with y_i = shift + s_i t_i, t_i ~ N(W phi_i, sigma_i^2 I).
 
         Args:
             batch: The whole training set.
@@ -170,7 +170,7 @@ class Task(Report, nn.Module):
         raise TypeError(f"{type(self).__name__} must define head_targets(batch)")
 
     def head_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return phi [N, p], 1 last where the head has a bias, and log sigma []."""
+        """Return phi [N, p], 1 last where the head has a bias, and log sigma [] or [N]."""
         raise TypeError(f"{type(self).__name__} must define head_features(batch)")
 
     #: Uniform numbers that :meth:`draw_labels` takes for one example.

@@ -12,7 +12,8 @@ A = Phi' Phi + sigma^2 Lambda, with Phi [N, p] and Lambda = diag(lambda):
         + sum_d (||t_d - Phi m_d||^2 / sigma^2 + m_d' Lambda m_d) / 2,    m_d = A^-1 Phi' t_d
 
 (eq. 3.86). The sum over d depends on T through T T' alone: :func:`reduced` gives fewer columns with
-the same T T'. The matrices are factorised in float64.
+the same T T'. Where every example has a sigma_i of its own, phi_i / sigma_i and t_i / sigma_i have
+noise 1, and D sum_i log sigma_i is added. The matrices are factorised in float64.
 """
 
 from __future__ import annotations
@@ -63,17 +64,34 @@ def collapsed_nll(
 
     Args:
         features: Phi, [..., N, p].
-        log_sigma: [...].
+        log_sigma: [...], or [..., N] where examples differ.
         targets: What :func:`reduced` made of T.
         precision: lambda, [p].
 
     Returns:
         NaN where A cannot be factorised, which a sampler takes for a potential of infinity.
     """
-    value: Tensor = _CollapsedNLL.apply(
-        features.double(), log_sigma.double(), *targets[:2], precision, targets.outputs
-    )[0]
-    return value
+    phi, log_sigma, scale = _of_one_noise(features, log_sigma)
+    columns, rest = targets[:2]
+    if scale is not None:  # S is rounding, and spread evenly
+        columns, rest = columns * scale, rest * scale.square().mean((-2, -1))
+    value: Tensor = _CollapsedNLL.apply(phi, log_sigma, columns, rest, precision, targets.outputs)[
+        0
+    ]
+    return value if scale is None else value - targets.outputs * scale.log().sum((-2, -1))
+
+
+def _of_one_noise(features: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return features and log sigma [...] in float64, and what each example was multiplied by.
+
+    Returns:
+        Features, log sigma, and 1 / sigma_i [..., N, 1] or None for 1.
+    """
+    phi, log_sigma = features.double(), log_sigma.double()
+    if log_sigma.dim() < phi.dim() - 1:
+        return phi, log_sigma, None
+    scale = torch.exp(-log_sigma)[..., None]
+    return phi * scale, torch.zeros_like(log_sigma[..., 0]), scale
 
 
 class _CollapsedNLL(torch.autograd.Function):
@@ -83,8 +101,9 @@ class _CollapsedNLL(torch.autograd.Function):
 
         d / dPhi       = D P - E m' / sigma^2
         d / dlog sigma = D (N - tr(P' Phi)) - (||E||^2 + tr S) / sigma^2
+        d / dT         = E / sigma^2
 
-    since m makes the quadratic part stationary. Both are differentiable again. A has a condition
+    since m makes the quadratic part stationary. All are differentiable again. A has a condition
     number of 1e14 where features span few dimensions; P from triangular solves keeps the second
     derivative right there, A^-1 as a matrix does not.
     """
@@ -127,7 +146,11 @@ class _CollapsedNLL(torch.autograd.Function):
         freedom = phi.shape[-2] - (phi * projected).sum((-2, -1))
         misfit = residual.square().sum((-2, -1)) + rest
         of_scale = ctx.outputs * freedom - misfit / variance
-        return grad[..., None, None] * of_phi, grad * of_scale, None, None, None, None
+        of_targets: list[Tensor | None] = [None, None]
+        if ctx.needs_input_grad[2]:
+            of_columns = residual / variance[..., None, None]
+            of_targets = [grad[..., None, None] * of_columns, 0.5 * grad / variance]
+        return grad[..., None, None] * of_phi, grad * of_scale, *of_targets, None, None
 
 
 def conditional_mean(
@@ -137,11 +160,13 @@ def conditional_mean(
 
     Args:
         features: Phi, [..., N, p].
-        log_sigma: [...].
+        log_sigma: [...] or [..., N].
         targets: T, [N, D] in float64.
         precision: lambda, [p].
     """
-    return _conditional(features.double(), log_sigma.double(), targets, precision)[1]
+    phi, log_sigma, scale = _of_one_noise(features, log_sigma)
+    scaled = targets if scale is None else targets * scale
+    return _conditional(phi, log_sigma, scaled, precision)[1]
 
 
 def draw_head(
@@ -151,13 +176,14 @@ def draw_head(
 
     Args:
         features: Phi, [..., N, p].
-        log_sigma: [...].
+        log_sigma: [...] or [..., N].
         targets: T, [N, D] in float64.
         precision: lambda, [p].
         normal: Standard normal numbers [..., D, p].
     """
-    phi, log_sigma = features.double(), log_sigma.double()
-    root, mean = _conditional(phi, log_sigma, targets, precision)
+    phi, log_sigma, scale = _of_one_noise(features, log_sigma)
+    scaled = targets if scale is None else targets * scale
+    root, mean = _conditional(phi, log_sigma, scaled, precision)
     spread = torch.linalg.solve_triangular(root.mT, normal.double().mT, upper=True)
     head: Tensor = (mean + log_sigma.exp()[..., None, None] * spread).mT
     return head
@@ -170,12 +196,12 @@ def conditional_variance(
 
     Args:
         features: Phi, [..., N, p].
-        log_sigma: [...].
+        log_sigma: [...] or [..., N].
         precision: lambda, [p].
         covectors: x of q combinations of D outputs, [..., q, p, D].
     """
-    log_sigma = log_sigma.double()
-    root = _factor(features.double(), log_sigma, precision)[..., None, :, :]
+    phi, log_sigma, _ = _of_one_noise(features, log_sigma)
+    root = _factor(phi, log_sigma, precision)[..., None, :, :]
     half = torch.linalg.solve_triangular(root, covectors.double(), upper=False)
     variance: Tensor = torch.exp(2 * log_sigma)[..., None] * half.square().sum((-2, -1))
     return variance

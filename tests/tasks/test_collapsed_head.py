@@ -88,12 +88,14 @@ def started(task: RegressionTask, data: CurveData) -> Chain:
     return chain
 
 
-def test_potential_is_that_of_y_without_the_head() -> None:
+@pytest.mark.parametrize("noise", ["learned", "input"])
+def test_potential_is_that_of_y_without_the_head(noise: Any) -> None:
     """Against the dense Gaussian of all of y, shifted, scaled and with noise by example."""
     data = CurveData(outputs=3)
     x, y = data.rows
     sampler = partial(SGLD, lr=1e-3, prior=PRIOR)
-    task = Scaled(net(3), sampler, noise="learned", initial_noise=0.3, num_chains=2,
+    task = Scaled(net(3), sampler, noise=noise, initial_noise=0.3, num_chains=2,
+                  noise_net=nn.Linear(1, 1) if noise == "input" else None, noise_spread=0.7,
                   collapse_head=True)  # fmt: skip
     chain = started(task, data)
     assert chain.target is not None
@@ -105,9 +107,14 @@ def test_potential_is_that_of_y_without_the_head() -> None:
         phi = 2 * np.concatenate([np.tanh(hidden), np.ones((24, 1))], 1)
         covariance = phi @ np.diag([0.5] * 4 + [2.0]) @ phi.T
         noise = np.exp(state["log_noise"]) * (1 + np.abs(x[:, 0].double().numpy()))
+        if task.noise_net is not None:
+            g = x.double().numpy() @ state["noise_net.weight"].T + state["noise_net.bias"]
+            noise *= np.exp(0.7 * g[:, 0])
         law = stats.multivariate_normal(np.full(24, 3.0), covariance + np.diag(noise**2))
         expected = -law.logpdf(y.double().numpy().T).sum()
-        for name, variance in (("net.layers.0.weight", 1), ("net.layers.0.bias", 2)):
+        moving = [("net.layers.0.weight", 1), ("net.layers.0.bias", 2)]
+        moving += [("noise_net.weight", 1), ("noise_net.bias", 2)] if task.noise_net else []
+        for name, variance in moving:
             expected -= stats.norm(0, variance**0.5).logpdf(state[name]).sum()
         expected -= stats.norm().logpdf(state["log_noise"])
         assert float(potential[k]) == pytest.approx(expected, rel=1e-5)
@@ -181,14 +188,14 @@ def test_draws_of_a_head_alone_are_independent_and_exact() -> None:
     assert max(np.abs(s).max() for s in scores) < BOUND
 
 
-def function_moments(collapse: bool) -> np.ndarray:
-    """Return E f, E f^2 at three inputs, E log sigma and E W^2 of each of many HMC chains."""
+def function_moments(collapse: bool, noise_net: bool) -> np.ndarray:
+    """Return E f, E f^2 at three inputs, E log_noise and E W^2 of each of many HMC chains."""
     data = CurveData(outputs=1)
     chains = 128
     sampler = partial(HMC, lr=0.02, leapfrog_steps=6, prior=PRIOR, seed=3 + collapse)
     task = RegressionTask(
-        net(1, 3), sampler, noise="learned", initial_noise=0.3, num_chains=chains,
-        collapse_head=collapse,
+        net(1, 3), sampler, noise="input" if noise_net else "learned", initial_noise=0.3,
+        noise_net=nn.Linear(1, 1) if noise_net else None, num_chains=chains, collapse_head=collapse,
     )  # fmt: skip
     chain = started(task, data)
     inputs = torch.tensor([[-1.0], [0.3], [1.5]])
@@ -211,9 +218,10 @@ def function_moments(collapse: bool) -> np.ndarray:
     return sums
 
 
-def test_joint_law_is_that_of_hmc_over_all_weights() -> None:
+@pytest.mark.parametrize("noise_net", [False, True])
+def test_joint_law_is_that_of_hmc_over_all_weights(noise_net: bool) -> None:
     """Means over independent chains, whose spread gives the standard error."""
-    ours, whole = function_moments(True), function_moments(False)
+    ours, whole = function_moments(True, noise_net), function_moments(False, noise_net)
     error = np.sqrt(ours.var(0, ddof=1) / len(ours) + whole.var(0, ddof=1) / len(whole))
     scores = (ours.mean(0) - whole.mean(0)) / error
     assert np.abs(scores).max() < BOUND

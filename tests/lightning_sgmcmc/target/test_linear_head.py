@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mpmath
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch.func import jacrev
 from lightning_sgmcmc.target.linear_head import (
     Targets,
     collapsed_nll,
+    conditional_variance,
     draw_head,
     features_of,
     output_layer,
@@ -31,11 +34,11 @@ def problem(count: int, width: int, outputs: int) -> tuple[Tensor, Tensor, Tenso
     return torch.tensor(phi), torch.tensor(targets), torch.tensor(precision)
 
 
-def joint(phi: Tensor, precision: Tensor, outputs: int, sigma: float) -> np.ndarray:
-    """Return the covariance of vec(W) and vec(T), one output after another."""
+def joint(phi: Tensor, precision: Tensor, outputs: int, sigma: Any) -> np.ndarray:
+    """Return the covariance of vec(W) and vec(T), one output after another; sigma [] or [N]."""
     features = np.kron(np.eye(outputs), phi.numpy())
     prior = np.kron(np.eye(outputs), np.diag(1 / precision.numpy()))
-    noise = sigma**2 * np.eye(len(features))
+    noise = np.diag(np.tile(np.broadcast_to(sigma, len(phi)) ** 2, outputs))
     cross = prior @ features.T
     return np.block([[prior, cross], [cross.T, features @ prior @ features.T + noise]])
 
@@ -45,9 +48,10 @@ SIZES = [(9, 4, 3), (5, 8, 2), (4, 3, 11)]
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("sigma", [1.0, 1e-3])
-def test_potential_is_the_dense_marginal(sizes: tuple[int, int, int], sigma: float) -> None:
-    _, width, outputs = sizes
+@pytest.mark.parametrize("sigma", [1.0, 1e-3, "by example"])
+def test_potential_is_the_dense_marginal(sizes: tuple[int, int, int], sigma: Any) -> None:
+    count, width, outputs = sizes
+    sigma = np.linspace(0.2, 1.7, count) if sigma == "by example" else sigma
     phi, targets, precision = problem(*sizes)
     weights = outputs * width
     covariance = joint(phi, precision, outputs, sigma)[weights:, weights:]
@@ -57,9 +61,10 @@ def test_potential_is_the_dense_marginal(sizes: tuple[int, int, int], sigma: flo
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
-def test_gradient_and_curvature_are_the_dense_marginal_s() -> None:
+@pytest.mark.parametrize("log_scales", [-0.7, [-0.7, 0.1, -2.0, 0.4, -0.3, 1.2]])
+def test_gradient_and_curvature_are_the_dense_marginal_s(log_scales: Any) -> None:
     phi, targets, precision = problem(6, 3, 8)
-    log_sigma = torch.tensor(-0.7, dtype=torch.float64)
+    log_sigma = torch.tensor(log_scales, dtype=torch.float64)
     columns = reduced(targets, EPS)
     assert columns.columns.shape == (6, 6)
 
@@ -67,7 +72,7 @@ def test_gradient_and_curvature_are_the_dense_marginal_s() -> None:
         return collapsed_nll(phi, log_sigma, columns, precision)
 
     def dense(phi: Tensor, log_sigma: Tensor) -> Tensor:
-        noise = torch.exp(2 * log_sigma) * torch.eye(6, dtype=torch.float64)
+        noise = torch.diag(torch.exp(2 * log_sigma).expand(6))
         covariance = phi @ torch.diag(1 / precision) @ phi.mT + noise
         law = torch.distributions.MultivariateNormal(torch.zeros(6).double(), covariance)
         return -law.log_prob(targets.mT).sum()
@@ -122,11 +127,11 @@ def test_curvature_is_right_where_features_span_few_dimensions() -> None:
     assert float((curvature * direction).sum()) == pytest.approx(expected, abs=1e-6)
 
 
-def test_draw_has_the_law_of_the_dense_conditional() -> None:
+@pytest.mark.parametrize("sigma", [0.3, [0.3, 0.1, 2.0, 0.9, 0.4, 0.3, 1.1]])
+def test_draw_has_the_law_of_the_dense_conditional(sigma: Any) -> None:
     """It is affine in its normal numbers, so that mean and covariance can be read off exactly."""
     count, width, outputs = 7, 3, 2
     phi, targets, precision = problem(count, width, outputs)
-    sigma = 0.3
     log_sigma = torch.tensor(sigma, dtype=torch.float64).log()
 
     def head(normal: Tensor) -> Tensor:
@@ -135,11 +140,14 @@ def test_draw_has_the_law_of_the_dense_conditional() -> None:
 
     zero = torch.zeros(outputs * width, dtype=torch.float64)
     root = jacrev(head)(zero).numpy()
-    full, n = joint(phi, precision, outputs, sigma), outputs * width
+    full, n = joint(phi, precision, outputs, np.array(sigma)), outputs * width
     gain = full[:n, n:] @ np.linalg.inv(full[n:, n:])
     np.testing.assert_allclose(head(zero), gain @ targets.mT.reshape(-1).numpy(), rtol=1e-9)
     expected = full[:n, :n] - gain @ full[n:, :n]
     np.testing.assert_allclose(root @ root.T, expected, rtol=1e-9, atol=1e-12)
+    combination = np.random.default_rng(1).standard_normal((outputs, width))
+    found = conditional_variance(phi, log_sigma, precision, torch.tensor(combination.T[None]))
+    assert float(found) == pytest.approx(combination.ravel() @ expected @ combination.ravel())
 
 
 def test_targets_of_low_rank_need_few_columns() -> None:
@@ -155,6 +163,10 @@ def test_targets_of_low_rank_need_few_columns() -> None:
     found = collapsed_nll(phi, log_sigma, columns, precision)
     whole = Targets(rounded.double(), torch.zeros(()).double(), 300)
     expected = collapsed_nll(phi, log_sigma, whole, precision)
+    assert float(found) == pytest.approx(float(expected), rel=1e-9)
+    of_each = log_sigma + torch.linspace(-1, 1, 20).double()
+    found = collapsed_nll(phi, of_each, columns, precision)
+    expected = collapsed_nll(phi, of_each, whole, precision)
     assert float(found) == pytest.approx(float(expected), rel=1e-9)
 
 
