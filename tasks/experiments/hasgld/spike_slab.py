@@ -50,10 +50,9 @@ class Method:
     grid: tuple[float, ...] = ()
     stacked: bool = True
 
-    @property
-    def label(self) -> str:
-        """What tables call it: what it builds; its prior is SGLD-SA's."""
-        return of_sampler(self.make([zeros(2)], self.value))
+    def label(self, value: float) -> str:
+        """Return what tables call it: what it builds; its prior is SGLD-SA's."""
+        return of_sampler(self.make([zeros(2)], value))
 
 
 def _sgld(params: list[Tensor], lr: float, T: float = 1.0) -> Sampler:
@@ -118,7 +117,7 @@ def chains(method: Method, value: float, data: Data, adapting: int, sampling: in
     return together([run(method.make, value, *data.train, adapting, sampling, k) for k in alone])
 
 
-LABELS = {name: method.label for name, method in METHODS.items()}
+LABELS = {name: method.label(method.value) for name, method in METHODS.items()}
 
 
 def figures(results: Results, out: Path) -> dict[str, Figure | str]:
@@ -131,7 +130,8 @@ def figures(results: Results, out: Path) -> dict[str, Figure | str]:
 
 
 def _labels(name: str) -> list[str]:
-    return [LABELS[name.partition("-")[0]]]
+    method, _, value = name.partition("-")
+    return [METHODS[method].label(float(value))]
 
 
 EXPERIMENT = Experiment(
