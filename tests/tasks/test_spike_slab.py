@@ -246,13 +246,22 @@ def test_study(tmp_path: Path) -> None:
         settings = {"repetitions": 2, "adapting": 40, "sampling": 80, "reference": 10}
         results[name] = spike_slab.compute(name, method.value, tmp_path / name, **settings)
     table = spike_slab.EXPERIMENT.render(results)
-    for method in spike_slab.METHODS.values():
-        row = next(line for line in table.splitlines() if f"| {method.label} |" in line)
+    for name, method in spike_slab.METHODS.items():
+        row = next(r for r in table.splitlines() if f"| {spike_slab.LABELS[name]} |" in r)
         assert f"{method.setting} = {method.value:g}" in row
     figure = spike_slab.figures(results, tmp_path)["spike-slab"]
     assert [len(axes.get_lines()) >= 4 for axes in figure.axes] == [True] * 3
     partial = spike_slab.EXPERIMENT.render(results | {"printed": None})
     assert f"| {spike_slab.LABELS['printed']} | - | - | - | - |" in partial
+
+
+def test_a_trial_is_named_by_its_own_temperature() -> None:
+    assert spike_slab.EXPERIMENT.choices is not None
+    shown = spike_slab.EXPERIMENT.choices.render(
+        {study.name: None for study in spike_slab.choices()}
+    )
+    for value in ("", ", T = 0.01", ", T = 0.0001"):
+        assert f"adapting{value} |" in shown
 
 
 def test_one_pair_says_little_about_two_hundred_weights() -> None:
