@@ -75,9 +75,8 @@ def collapsed_nll(
     columns, rest = targets[:2]
     if scale is not None:  # S is rounding, and spread evenly
         columns, rest = columns * scale, rest * scale.square().mean((-2, -1))
-    value: Tensor = _CollapsedNLL.apply(phi, log_sigma, columns, rest, precision, targets.outputs)[
-        0
-    ]
+    result = _CollapsedNLL.apply(phi, log_sigma, columns, rest, precision, targets.outputs)
+    value: Tensor = result[0]
     return value if scale is None else value - targets.outputs * scale.log().sum((-2, -1))
 
 
