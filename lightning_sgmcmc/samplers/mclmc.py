@@ -275,8 +275,8 @@ class MCLMC(Sampler):
 
     def _normalise(self) -> None:
         """Give w the length 1."""
-        w = self._velocity
-        each = [per_chain(1 / self._norm(w).clamp_min(torch.finfo(v.dtype).tiny), v) for v in w]
+        w, size = self._velocity, self._norm(self._velocity)
+        each = [per_chain(1 / size.clamp_min(torch.finfo(v.dtype).tiny), v) for v in w]
         torch._foreach_mul_(w, [x.to(v.dtype) for x, v in zip(each, w, strict=True)])
 
     def set_masks(self, masks: Sequence[Tensor] | None) -> None:
