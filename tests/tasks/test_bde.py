@@ -174,7 +174,7 @@ def test_means_and_standard_errors_of_the_table() -> None:
     lines = experiment.EXPERIMENT.render(results).splitlines()
     # Standard error of (.1, .2): .0707 / sqrt(2).
     assert (
-        "| airfoil | ours, SGHMC | 2 | 0.1500 ± 0.0500 | -1.2500 ± 0.2500 | -2.2500 ± 0.2500 "
+        "| airfoil | ours, MCLMC | 2 | 0.1500 ± 0.0500 | -1.2500 ± 0.2500 | -2.2500 ± 0.2500 "
         "| 0.900 ± 0.000 | - | 15,000 | 100 |"
     ) in lines
     assert (

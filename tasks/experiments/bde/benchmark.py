@@ -20,6 +20,7 @@ from tasks.experiments.tables import Result, Results, Row, Table, at, mean_and_e
 
 SHEET = sheet("bde")
 TABLES, SEEDS = SHEET.settings["tables"], range(SHEET.settings["seeds"])
+SAMPLERS: dict[str, str] = SHEET.settings["samplers"]
 
 
 def cells() -> list[Cell | Study]:
@@ -52,7 +53,7 @@ def report(results: Results) -> Iterator[str | Table]:
         for method, label in SHEET.labels.items():
             names = [f"{table}-{method}-{seed}" for seed in SEEDS]
             runs = [run for name in names if (run := results.get(name)) is not None]
-            rows.append(Row([title, label], record=summary(runs)))
+            rows.append(Row([title, label.format(SAMPLERS[table])], record=summary(runs)))
         rows += [
             paper_row([title, f"*published*: {name}"], columns[1:3], numbers, empty="-")
             for name, numbers in SHEET.published[table].items()
