@@ -163,9 +163,7 @@ def conditional_mean(
         targets: T, [N, D] in float64.
         precision: lambda, [p].
     """
-    phi, log_sigma, scale = _of_one_noise(features, log_sigma)
-    scaled = targets if scale is None else targets * scale
-    return _conditional(phi, log_sigma, scaled, precision)[1]
+    return _of_targets(features, log_sigma, targets, precision)[1]
 
 
 def draw_head(
@@ -180,11 +178,9 @@ def draw_head(
         precision: lambda, [p].
         normal: Standard normal numbers [..., D, p].
     """
-    phi, log_sigma, scale = _of_one_noise(features, log_sigma)
-    scaled = targets if scale is None else targets * scale
-    root, mean = _conditional(phi, log_sigma, scaled, precision)
+    root, mean, sigma = _of_targets(features, log_sigma, targets, precision)
     spread = torch.linalg.solve_triangular(root.mT, normal.double().mT, upper=True)
-    head: Tensor = (mean + log_sigma.exp()[..., None, None] * spread).mT
+    head: Tensor = (mean + sigma[..., None, None] * spread).mT
     return head
 
 
@@ -204,6 +200,15 @@ def conditional_variance(
     half = torch.linalg.solve_triangular(root, covectors.double(), upper=False)
     variance: Tensor = torch.exp(2 * log_sigma)[..., None] * half.square().sum((-2, -1))
     return variance
+
+
+def _of_targets(
+    features: Tensor, log_sigma: Tensor, targets: Tensor, precision: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what :func:`_conditional` does, and sigma, 1 where every example has its own."""
+    phi, log_sigma, scale = _of_one_noise(features, log_sigma)
+    scaled = targets if scale is None else targets * scale
+    return *_conditional(phi, log_sigma, scaled, precision), log_sigma.exp()
 
 
 def _factor(phi: Tensor, log_sigma: Tensor, precision: Tensor) -> Tensor:
