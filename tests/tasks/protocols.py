@@ -1028,11 +1028,9 @@ BDE = [
         "*-ours-?",
         "docs/bde.md, ours, chosen on rows held out of the training rows",
         {
-            "sampler": "SGHMC", "options": {"momentum": 0.998}, "lr": "auto",
-            "metric": {"name": "PriorMetric"},
+            "sampler": "SGHMC", "lr": "auto", "metric": {"name": "PriorMetric"},
             "step_fraction": 0.25, "schedule": "ConstantStep()", "prior": _BDE, "batch": 20_000,
-            "law": "reshuffled", "burn_in": 8_000, "thinning": 100, "steps": 25_000, "chains": 6,
-            "optimizer": adam(3_000, 0.01),
+            "law": "reshuffled", "thinning": 100, "steps": 25_000, "chains": 6,
         },
     ),
     Row(
