@@ -1,47 +1,25 @@
-"""Microcanonical Langevin dynamics: a velocity of constant length, refreshed a little a step."""
+"""Microcanonical Langevin dynamics on the whole data, its step by the energy's error."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from lightning_sgmcmc.common.vectors import per_chain
-from lightning_sgmcmc.samplers.base import Sampler
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 from lightning_sgmcmc.samplers.energy import mean_nll, potential
 from lightning_sgmcmc.samplers.energy_step import EnergyStep
-from lightning_sgmcmc.samplers.free_weights import count_free
-from lightning_sgmcmc.samplers.spread import Spread
-
-# States from which the spread of a chain is known well enough to go by.
-_SEEN = 50
+from lightning_sgmcmc.samplers.microcanonical import Microcanonical
 
 
-class MCLMC(Sampler):
+class MCLMC(Microcanonical):
     """Microcanonical Langevin Monte Carlo, unadjusted, on the full-data gradient.
 
-    The velocity w has the length w' C^-1 w = 1 at all times. With |v|^2 = v' C^-1 v, d weights, the
-    step length eps = sqrt(d T lr / N), e = -C grad U / |C grad U|, c = e' C^-1 w and
-    mu = exp(-eps / L), one step is
-
-        w <- [w + e (sinh x + c (cosh x - 1))] / (cosh x + c sinh x)         (B, of half a step)
-        theta <- theta + eps w / 2                                           (A)
-        w <- (mu w + sqrt((1 - mu^2) / d) C^(1/2) z), divided by its length  (O)
-        theta <- theta + eps w / 2                                           (A)
-        w <- as B, with the gradient there                                   (B)
-
-    at one gradient a step, that of the last B being the next step's. Here x = y (1 + k y^2) with
-    y = eps |C grad U| / (2 T (d - 1)) and k = (d - 1)(d - 2) / (3 d (d + 2)). The term in k is of
-    the order of the error. For many weights the step is then, as ``SGHMC``'s with the same mu and
-    dt^2 = lr / N, exact on a Gaussian; for few ones k is fitted to N(0, I).
-
-    Target: exp(-U/T), and a uniform law of C^(-1/2) w on the sphere, for constant C, up to O(eps^2)
-    = O(lr) in the weights, which nothing corrects. The error shows in the energy
+    The step is that of :class:`~lightning_sgmcmc.samplers.microcanonical.Microcanonical`. Its error
+    of O(lr), which nothing corrects, shows in the energy
 
         E = U/T + (d - 1) log(cosh x + c sinh x), the second term summed over all B,
 
@@ -51,9 +29,8 @@ class MCLMC(Sampler):
     NLL over the *whole* data, [] or [K]. A velocity of constant length cannot diverge: too large a
     step shows in ``energy_variance`` alone.
 
-    Sources: Robnik, De Luca, Silverstein and Seljak 2023 (arXiv 2212.08549) for the dynamics, B,
-    and the choice of eps and L; Robnik and Seljak 2024 (arXiv 2303.18221) for O. The order BAOAB is
-    Leimkuhler and Matthews' (2013); the papers' leapfrog inflates stiff variances as Euler's does.
+    Source: Robnik, De Luca, Silverstein and Seljak 2023 (arXiv 2212.08549), also for the choice of
+    eps. :class:`SMILE` is the form for minibatches.
 
     Args:
         params: Parameters, as for any torch optimizer; at least two weights.
@@ -80,28 +57,18 @@ class MCLMC(Sampler):
         target_energy_variance: float | None = 5e-4,
         **common: Unpack[CommonAndMetric],
     ) -> None:
-        if length != "auto" and not (
-            isinstance(length, (int, float)) and length > 0 and math.isfinite(length)
-        ):
-            raise ValueError(f'length must be a positive number or "auto", got {length!r}')
         bound = target_energy_variance
         if bound is not None and not (bound > 0 and math.isfinite(bound)):
             raise ValueError(f"target_energy_variance must be None or positive, got {bound}")
-        super().__init__(params, lr, **common)
-        if self.temperature == 0:
-            raise ValueError("MCLMC has no limit at temperature 0: give a positive one")
-        self.length, self.target_energy_variance = length, bound
-        self.adapting = True
-        self._adaptation, self._spread = EnergyStep(), Spread()
-        self._free: Tensor | None = None
+        super().__init__(params, lr, length=length, **common)
+        self.target_energy_variance = bound
+        self._adaptation = EnergyStep()
         self._loss: Tensor | None = None
-        self._velocity: list[Tensor] = []
-        #: Of the step that the next B ends: eps, and U/T + kinetic energy; None where unknown.
-        self._arc: Tensor | None = None
+        self._height: Tensor | None = None  # U/T at the weights
+        #: Where the step began that the next B ends: U/T less the kinetic energy gained there.
         self._energy: Tensor | None = None
         self._squares: Tensor | None = None
         self._counted = 0
-        self._chosen: float | None = None  # L, from freeze on
 
     @property
     def lr(self) -> float:
@@ -109,34 +76,9 @@ class MCLMC(Sampler):
         return super().lr * math.exp(2 * self._adaptation.log_step)
 
     @property
-    def step_length(self) -> Tensor:
-        """eps, [] or [K]."""
-        assert self.num_data is not None
-        return (self._count() * (self.temperature * self.lr / self.num_data)).sqrt()
-
-    @property
-    def decoherence_length(self) -> Tensor:
-        """L, [] or [K]."""
-        known = self._chosen if self.length == "auto" else self.length
-        if known is not None:
-            return torch.full_like(self._count(), known)
-        if self._spread.total is None or self._spread.count < _SEEN:
-            return (self._count() * self.temperature).sqrt()
-        return self._spread.total.mean().sqrt().expand_as(self._count())
-
-    @property
     def energy_variance(self) -> float:
         """Mean of dE^2 / d over steps and chains since :meth:`freeze`; NaN before the first."""
         return math.nan if self._squares is None else float(self._squares.mean()) / self._counted
-
-    @property
-    def velocity(self) -> list[Tensor]:
-        """w, empty before the first step."""
-        return self._velocity
-
-    def max_stable_lr(self, eigenvalue: float) -> float:
-        """Return 4 / eigenvalue, where dt^2 lambda_max(C^(1/2) (grad^2 U) C^(1/2)) = 4."""
-        return 4 / eigenvalue
 
     def set_lr(self, lr: float) -> None:
         """Change the step size; while it adapts, start the adaptation anew from there."""
@@ -145,21 +87,9 @@ class MCLMC(Sampler):
         if self._tunes:
             self.auto_lr = False  # what was chosen for a start is not to replace what was adapted
 
-    def variance_bias(self, fraction: float) -> float:
-        """Return 0: on a Gaussian of many weights the positions are exact at every stable step."""
-        return 0.0
-
-    def draw_weight(self) -> float:
-        """Return the weight of a draw, in proportion to the step length."""
-        return math.sqrt(self.lr)
-
     def freeze(self) -> None:
         """Make C, the step length and L constants, and draw the velocity anew."""
         super().freeze()
-        if self.adapting and self.length == "auto":
-            self._chosen = float(self.decoherence_length.mean())
-        self.adapting, self._spread = False, Spread()
-        self._forget()
         self._squares, self._counted = None, 0
 
     @property
@@ -167,24 +97,8 @@ class MCLMC(Sampler):
         return self.adapting and self.target_energy_variance is not None
 
     def _forget(self) -> None:
-        """Draw the velocity anew at the next step, and count the weights."""
-        self._velocity, self._arc, self._energy, self._free = [], None, None, None
-
-    def _count(self) -> Tensor:
-        """Return d, [] or [K]; 2 where every weight is masked and nothing moves."""
-        if self._free is None:
-            free = count_free(self)
-            if bool((free == 1).any()):
-                raise RuntimeError(
-                    "MCLMC turns a velocity of constant length, which takes at least two weights "
-                    "that move: choose another sampler"
-                )
-            self._free = free.clamp_min(2)
-        return self._free
-
-    def _check_ready(self) -> None:
-        super()._check_ready()
-        self._count()
+        super()._forget()
+        self._energy = None
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
         returned = super()._evaluate(closure)
@@ -199,61 +113,18 @@ class MCLMC(Sampler):
         return returned
 
     def formula(self, grads: list[Tensor]) -> None:
-        """Take the steps B, O, B and A."""
-        assert self.num_data is not None
-        height = None if self._loss is None else potential(self, self._loss) / self.temperature
-        force = self.drift(grads)
-        size = self._norm(force)
-        minus = [per_chain(-1 / size.clamp_min(torch.finfo(f.dtype).tiny), f) for f in force]
-        torch._foreach_mul_(force, [m.to(f.dtype) for m, f in zip(minus, force, strict=True)])
-        slope = size * self.num_data / (2 * self.temperature * (self._count() - 1))
-        if not self._velocity:
-            self._velocity = [z.clone() for z in self.noise()]
-            self._normalise()
-        elif self._arc is not None:
-            if not self.preconditioner.frozen:
-                self._normalise()
-            gained = self._turn(force, self._arc * slope)
-            if height is not None and self._energy is not None:
-                self._observe(height + gained - self._energy)
-        self._arc = self.step_length
-        gained = self._turn(force, self._arc * slope)
-        self._energy = None if height is None else height - gained
-        half = [per_chain(self._arc / 2, p).to(p.dtype) for p in self.params]
-        torch._foreach_addcmul_(self.params, self._velocity, half)
-        self._refresh(self._arc / self.decoherence_length)
-        torch._foreach_addcmul_(self.params, self._velocity, half)
-        if self.adapting and self.length == "auto":
-            self._spread.update(self.params, self._square)
+        """Take the steps B, B, A, O and A, and follow the energy."""
+        self._height = None
+        if self._loss is not None:
+            self._height = potential(self, self._loss) / self.temperature
+        super().formula(grads)
 
-    def _turn(self, e: list[Tensor], y: Tensor) -> Tensor:
-        """Turn w towards the unit vector e, in place (B).
+    def _arrive(self, gained: Tensor) -> None:
+        if self._height is not None and self._energy is not None:
+            self._observe(self._height + gained - self._energy)
 
-        With z = exp(-x) the new w has the direction of 2 z w + (1 - z)(1 + z + c (1 - z)) e, in
-        which nothing overflows.
-
-        Returns:
-            The kinetic energy gained, (d - 1) log(cosh x + c sinh x), [] or [K].
-        """
-        w, d = self._velocity, self._count()
-        x = y * (1 + (d - 1) * (d - 2) / (3 * d * (d + 2)) * y.square())
-        c = self._square(list(torch._foreach_add(w, e))) / 2 - 1
-        z = torch.exp(-x)
-        ahead = (1 - z) * (1 + z + c * (1 - z))
-        torch._foreach_mul_(w, [per_chain(2 * z, v).to(v.dtype) for v in w])
-        torch._foreach_addcmul_(w, e, [per_chain(ahead, v).to(v.dtype) for v in w])
-        self._normalise()
-        double = (1 + c).clamp_min(0) + (1 - c) * z.square()
-        return (d - 1) * (x + torch.log(double.clamp_min(1e-300) / 2))
-
-    def _refresh(self, forgotten: Tensor) -> None:
-        """Mix the direction of w with noise, in place (O); mu = exp(-forgotten)."""
-        w = self._velocity
-        spread = (-torch.expm1(-2 * forgotten) / self._count()).sqrt()
-        torch._foreach_mul_(w, [per_chain(torch.exp(-forgotten), v).to(v.dtype) for v in w])
-        scale = [per_chain(spread, v).to(v.dtype) for v in w]
-        torch._foreach_addcmul_(w, self.noise(), scale)
-        self._normalise()
+    def _depart(self, gained: Tensor) -> None:
+        self._energy = None if self._height is None else self._height - gained
 
     def _observe(self, change: Tensor) -> None:
         """Take in the energy's change over a step, [] or [K]."""
@@ -264,38 +135,13 @@ class MCLMC(Sampler):
             assert self.target_energy_variance is not None
             self._adaptation.update(float(squares.mean()) / self.target_energy_variance)
 
-    def _square(self, vectors: list[Tensor]) -> Tensor:
-        """Return v' C^-1 v, [] or [K]."""
-        square = self.preconditioner.inverse_norm(vectors)
-        assert square is not None
-        return square.double()
-
-    def _norm(self, vectors: list[Tensor]) -> Tensor:
-        return self._square(vectors).sqrt()
-
-    def _normalise(self) -> None:
-        """Give w the length 1."""
-        w, size = self._velocity, self._norm(self._velocity)
-        each = [per_chain(1 / size.clamp_min(torch.finfo(v.dtype).tiny), v) for v in w]
-        torch._foreach_mul_(w, [x.to(v.dtype) for x, v in zip(each, w, strict=True)])
-
-    def set_masks(self, masks: Sequence[Tensor] | None) -> None:
-        """Hold weights at zero where a mask is zero, and draw the velocity of the others anew."""
-        super().set_masks(masks)
-        self._forget()
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the chain's state, with its velocity and what it has adapted."""
+        """Return the chain's state, with its energy and the step that it has adapted."""
         state = super().state_dict()
         state["chain"]["mclmc"] = {
-            "velocity": self._velocity,
-            "arc": self._arc,
             "energy": self._energy,
-            "adapting": self.adapting,
             "auto_lr": self.auto_lr,
             "adaptation": asdict(self._adaptation),
-            "spread": self._spread.state_dict(),
-            "length": self._chosen,
             "squares": self._squares,
             "counted": self._counted,
         }
@@ -305,13 +151,9 @@ class MCLMC(Sampler):
         """Continue the chain that gave ``state_dict``, to the bit."""
         super().load_state_dict(state_dict)
         state, device = state_dict["chain"]["mclmc"], self.params[0].device
-        self._free = None
-        self._velocity = [v.to(device).clone() for v in state["velocity"]]
-        self._arc, self._energy, self._squares = (
+        self._energy, self._squares = (
             None if state[name] is None else state[name].to(device)
-            for name in ("arc", "energy", "squares")
+            for name in ("energy", "squares")
         )
-        self.adapting, self.auto_lr = state["adapting"], state["auto_lr"]
+        self.auto_lr, self._counted = state["auto_lr"], state["counted"]
         self._adaptation = EnergyStep(**state["adaptation"])
-        self._spread.load_state_dict(state["spread"], device)
-        self._chosen, self._counted = state["length"], state["counted"]
