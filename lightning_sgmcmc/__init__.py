@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         SGHMC,
         SGLD,
         SGNHT,
+        SMILE,
         NaturalLangevin,
         Sampler,
     )
@@ -101,6 +102,7 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "SMILE",
     "SVRG",
     "AveragedLBFGS",
     "BatchStream",

@@ -31,6 +31,7 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    SMILE,
     BlockFisher,
     DecayingRMSProp,
     DiagonalFisher,
@@ -244,6 +245,7 @@ CASES = [
     Case("SGFS", SGFS, scoring, rows=10_000),
     Case("SGNHT", SGNHT, invariant, {"momentum": 0.9}, order=None, fraction=0.01),
     Case("MCLMC", MCLMC, invariant, order=2, fraction=0.01),
+    Case("SMILE", SMILE, invariant, order=2, fraction=0.01),
     Case("HMC", HMC, invariant, {"leapfrog_steps": 4}, order=np.inf, rows=8_000),
 ]
 

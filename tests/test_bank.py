@@ -13,7 +13,7 @@ def test_the_bank_has_every_kind() -> None:
     assert len(BANK) >= 30
     assert {trial.sampler for trial in BANK} == {
         "SGLD", "PSGLD", "SGHMC", "SGNHT", "SGFS", "NaturalLangevin", "HASGLD", "HAMCMC", "MCLMC",
-        "HMC",
+        "SMILE", "HMC",
     }  # fmt: skip
 
 
@@ -33,6 +33,7 @@ def test_right_chains_pass(name: str) -> None:
         ("linear, SGHMC, noise", "times too wide"),
         ("linear, SGHMC, some noise", "times too wide"),
         ("network, MCLMC, large step", "the step is too large; multiply the step size"),
+        ("linear, SMILE, reshuffled", "the thermostat takes the heat of the minibatches"),
         ("linear, SGLD, stuck", "the chain still moves"),
         ("linear, SGLD, not mixed", "not mixed"),
         ("features, SGHMC, some noise", "of leading direction 1"),

@@ -273,7 +273,8 @@ def test_results_without_git_and_within_another_repository(
         (
             ["--task", "toy", "--model.sampler=NoSampler"],
             "model.sampler: unknown class 'NoSampler': choose one of HAMCMC, HASGLD, HMC, MCLMC, "
-            "NaturalLangevin, PSGLD, SGFS, SGHMC, SGLD, SGNHT, or the path of a class",
+            "NaturalLangevin, PSGLD, SGFS, SGHMC, SGLD, SGNHT, SMILE, or the path of a "
+            "class",
         ),
         (
             ["--task", "toy", "--model.sampler=SGLD", "--model.sampler.preconditioner=null"],
@@ -425,6 +426,7 @@ OWN_STEPS = {
     "SGLD": "0.5",
     "SGHMC": "0.02",
     "SGNHT": "0.01",
+    "SMILE": "0.01",
     "SGFS": "0.002",
     "NaturalLangevin": "0.01",
     "HASGLD": "0.02",

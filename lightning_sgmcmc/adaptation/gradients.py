@@ -14,7 +14,6 @@ from lightning_sgmcmc.adaptation.excess import relaxation_time
 from lightning_sgmcmc.adaptation.heating import (
     Heating,
     measure,
-    momentum_of,
     scores_about,
     scores_of,
 )
@@ -52,7 +51,8 @@ class Plan:
 
     def price(self, sampler: Sampler, lr: float) -> float:
         """Return the minibatch gradients in which the slowest known direction relaxes."""
-        return self.cost * relaxation_time(lr * self.heating.slowest, momentum_of(sampler))
+        mu, h = sampler.recursion(lr)
+        return self.cost * relaxation_time(h * self.heating.slowest, mu)
 
 
 def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> list[Plan]:

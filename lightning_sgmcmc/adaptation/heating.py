@@ -52,24 +52,26 @@ class Heating:
     the variance T / (N lambda) under the target. Under minibatches whose mean gradient has the
     variance s along it, the chain's is larger by the relative excess
 
-        e = lr^2 s G(lr lambda) N lambda / T + b(f) - c / (1 - f),
+        e = h^2 s G(h lambda) N lambda / T + b(f) - c / (1 - f),
 
-    with G of :meth:`BatchLaw.gain`, b the sampler's own bias at the fraction f = lr lambda /
+    with mu and h of :meth:`Sampler.recursion` (h = lr for all samplers but the microcanonical),
+    G of :meth:`BatchLaw.gain`, b the sampler's own bias at the fraction f = h lambda /
     (2 (1 + mu)) of the stability limit, and c the share of the injected noise that the sampler
     leaves out because it counts on the minibatches' (SGFS). For independent minibatches the first
-    term is lr N s / (2 T (1 - mu) (1 - f)).
+    term is h N s / (2 T (1 - mu) (1 - f)).
 
     A prediction with Jacobian J moves by the sum over coordinates of J v_i; its variance is larger
     by the mean of the e_i with weights (J v_i)^2 / lambda_i. What the leading directions leave of J
     is one more coordinate, to which the smallest of their curvatures is given: that bounds its
     noise from above, and its share of the variance from below.
 
-    A thermostat (SGNHT) takes the mean kinetic heat of all weights out of every direction alike:
+    A thermostat (SGNHT's, or a velocity of constant length, SMILE's) takes the mean kinetic heat of
+    all weights out of every direction alike:
 
-        kappa = lr N s_mean / T (1 + mu^2) / (1 + mu) G_v,
+        kappa = h N s_mean / T (1 + mu^2) / (1 + mu) G_v,
 
-    G_v the gain of a velocity that keeps mu a step. Its e_i are smaller by kappa, and a direction
-    without noise is too cold by as much.
+    G_v the gain of a velocity that keeps mu a step. Its e_i are (e_i - kappa) / (1 + kappa), and a
+    direction without noise is too cold by kappa / (1 + kappa).
 
     Attributes:
         curvature: lambda_i, [m].
@@ -80,6 +82,7 @@ class Heating:
         law: Of the minibatches.
         typical_curvature: tr(C H) / d over all weights.
         typical_variance: tr(C V) / d, V the covariance of one example's gradient.
+        whole: Whether the leading directions are all that there are, none of which is unseen.
         energy: Largest of N g^2 / lambda over the leading directions, g the gradient of U/N along
             them less three of its standard errors; about T and below in equilibrium.
         far: Factor by which the noise may be larger than by T, above 1 on the way to a mode.
@@ -94,6 +97,7 @@ class Heating:
     typical_variance: float = 0.0
     energy: float = 0.0
     far: float = 1.0
+    whole: bool = False
 
     def on_the_way(self, temperature: float) -> Heating:
         """Return the same with its noise set beside the energy that a chain still has to lose.
@@ -112,30 +116,32 @@ class Heating:
         """Return kappa, 0 for a sampler without a thermostat."""
         if not sampler.has_thermostat:
             return 0.0
-        mu = momentum_of(sampler)
-        noise = float(self.law.of_batch(self.typical_variance)) * lr * self.law.num_data
+        mu, h = sampler.recursion(lr)
+        noise = float(self.law.of_batch(self.typical_variance)) * h * self.law.num_data
         velocity = float(self.law.gain(1 - mu))
         return noise / (sampler.temperature * self.far) * (1 + mu**2) / (1 + mu) * velocity
 
     def excess(self, sampler: Sampler, lr: float) -> NDArray[np.float64]:
         """Return e of every coordinate, [m]."""
-        mu = momentum_of(sampler)
-        u = np.minimum(lr * self.curvature, 1.99 * (1 + mu))
+        mu, h = sampler.recursion(lr)
+        u = np.minimum(h * self.curvature, 1.99 * (1 + mu))
         temperature = sampler.temperature * self.far
-        noise = lr * self.law.of_batch(self.variance) * self.law.num_data / temperature
+        noise = h * self.law.of_batch(self.variance) * self.law.num_data / temperature
         fraction = u / (2 * (1 + mu))
         bias = np.array([sampler.variance_bias(float(f)) for f in fraction])
         counted = sampler.counted_noise(lr) / (1 - fraction)
         found: NDArray[np.float64] = noise * u * self.law.gain(u, mu) + bias - counted
-        return found - self.cooling(sampler, lr)
+        cooling = self.cooling(sampler, lr)
+        return (found - cooling) / (1 + cooling)
 
     def worst(self, sampler: Sampler, lr: float) -> Worst:
         """Return the largest error over leading directions and predictions."""
         excess = self.excess(sampler, lr)
         directions, predictions = np.abs(excess[: self.leading]), np.abs(self.shares @ excess)
         cooling = self.cooling(sampler, lr)
+        cooling = 0.0 if self.whole else cooling / (1 + cooling)
         i = int(directions.argmax())
-        if cooling > max(directions[i], *predictions):
+        if cooling > max([directions[i], *predictions]):
             return Worst(cooling, "in the soft directions, which the thermostat cools")
         if len(predictions) and predictions.max() > directions[i]:
             return Worst(float(predictions.max()), "in a prediction")
@@ -155,12 +161,6 @@ class Heating:
     def noiseless(self) -> Heating:
         """Return the same under gradients of all the data."""
         return replace(self, variance=np.zeros_like(self.variance), typical_variance=0.0)
-
-
-def momentum_of(sampler: Sampler) -> float:
-    """Return mu, 0 for Langevin."""
-    one = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
-    return float(getattr(one, "momentum", 0.0))
 
 
 def batch_law(chain: Chain, examples: int) -> BatchLaw:
@@ -224,8 +224,9 @@ def measure(
     force = (force.abs() - 3 * (variance / count).sqrt()).clamp_min(0)
     leading = directions.eigenvalues.shape[-1]
     energy = target.num_data * force[..., :leading].square() / curvature[..., :leading]
-    typical = variance[..., m:].mean() if random.shape[-2] else variance[..., :m].mean()
-    variance = variance[..., :m]
+    whole = leading == directions.vectors.shape[-1]
+    seen = variance[..., :leading] if whole or not random.shape[-2] else variance[..., m:]
+    typical, variance = seen.mean(), variance[..., :m]
     return Heating(
         curvature.reshape(-1, m).mean(0).cpu().numpy(),
         variance.reshape(-1, m).mean(0).cpu().numpy(),
@@ -235,6 +236,7 @@ def measure(
         _typical_curvature(chain, target, random, batches[:_CURVATURE_BATCHES]),
         float(typical),
         float(energy.reshape(-1, leading).mean(0).max()),
+        whole=whole,
     )
 
 

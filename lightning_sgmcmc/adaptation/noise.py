@@ -168,13 +168,14 @@ def minibatch_noise(chain: Chain, lr: float) -> GradientNoise | None:
     sampler, stream, target = chain.sampler, chain.stream, chain.target
     if stream is None or target is None or stream.sampling == "full" or not sampler.temperature:
         return None
+    mu, h = sampler.recursion(lr)
     return gradient_noise(
         target,
         [stream.at(step) for step in range(chain.steps, chain.steps + _BATCHES)],
         sampler.preconditioner,
-        lr,
+        h,
         temperature=sampler.temperature,
-        momentum=getattr(sampler, "momentum", 0.0),
+        momentum=mu,
         masks=sampler.masks,
         names=chain.sampled,
     )

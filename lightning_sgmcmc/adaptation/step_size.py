@@ -15,6 +15,8 @@ from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.target import Batch
 
 _DIRECTIONS = 8
+#: Weights of which all directions are looked at where a thermostat cools those that have no noise.
+_FEW = 32
 #: Largest fraction before burn-in ends: on the way the curvature may grow fourfold unseen.
 _ON_THE_WAY = 0.25
 
@@ -175,8 +177,10 @@ class StepSize:
         noisy = chain.batch_law != "full" and bool(sampler.temperature)
         if not (sampler.auto_lr and noisy and self.max_gradient_noise is not None):
             return self.curvature(chain, few), []
+        count = sampler.num_parameters
+        count = count if sampler.has_thermostat and count <= _FEW else _DIRECTIONS
         directions = leading_directions(
-            chain.target, sampler.preconditioner, few, _DIRECTIONS, masks=sampler.masks
+            chain.target, sampler.preconditioner, few, count, masks=sampler.masks
         )
         eigenvalue = float(directions.eigenvalues.abs().max())
         if not eigenvalue > 0:

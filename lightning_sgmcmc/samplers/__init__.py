@@ -13,6 +13,7 @@ from lightning_sgmcmc.samplers.sgfs import SGFS
 from lightning_sgmcmc.samplers.sghmc import SGHMC
 from lightning_sgmcmc.samplers.sgld import SGLD
 from lightning_sgmcmc.samplers.sgnht import SGNHT
+from lightning_sgmcmc.samplers.smile import SMILE
 
 __all__ = [
     "HAMCMC",
@@ -24,6 +25,7 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "SMILE",
     "ChainsInTurn",
     "NaturalLangevin",
     "NonFiniteGradientError",

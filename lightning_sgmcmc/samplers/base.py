@@ -284,6 +284,20 @@ class Sampler(torch.optim.Optimizer):
         """
         return fraction / (1 - fraction)
 
+    def recursion(self, lr: float) -> tuple[float, float]:
+        """Return mu and h of the recursion that the chain's coordinates follow on a quadratic.
+
+        A coordinate x with curvature lambda, that gradient noise xi moves, goes, beside its thermal
+        part, as x' = (1 + mu - h lambda) x - mu x_before - h xi.
+
+        Args:
+            lr: The step size.
+
+        Returns:
+            0 and lr, those of Euler-Maruyama.
+        """
+        return 0.0, lr
+
     def counted_noise(self, lr: float) -> float:
         """Return the share of the injected noise that is left to the minibatches; 0 by default."""
         return 0.0

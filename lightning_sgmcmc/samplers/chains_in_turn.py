@@ -114,6 +114,10 @@ class ChainsInTurn(Sampler):
         """Return the bias of the variances at a fraction of the largest stable step."""
         return self.samplers[0].variance_bias(fraction)
 
+    def recursion(self, lr: float) -> tuple[float, float]:
+        """Return mu and h of the recursion that a chain's coordinates follow on a quadratic."""
+        return self.samplers[0].recursion(lr)
+
     def counted_noise(self, lr: float) -> float:
         """Return the share of the injected noise that is left to the minibatches."""
         return self.samplers[0].counted_noise(lr)

@@ -63,6 +63,10 @@ class SGHMC(Sampler):
         """Return 2 (1 + mu) / eigenvalue, where eta lambda_max(C^(1/2) (grad^2 U) C^(1/2)) = 4."""
         return 2 * (1 + self.momentum) / eigenvalue
 
+    def recursion(self, lr: float) -> tuple[float, float]:
+        """Return mu and lr."""
+        return self.momentum, lr
+
     def variance_bias(self, fraction: float) -> float:
         """Return 0: on a Gaussian the positions are exact at every stable step."""
         return 0.0

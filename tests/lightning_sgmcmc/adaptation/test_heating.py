@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, BatchStream, GaussianPrior
+from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, SMILE, BatchStream, GaussianPrior
 from lightning_sgmcmc.adaptation import StepSize, leading_directions
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.adaptation.gradients import plans
@@ -147,8 +148,9 @@ def test_the_law_of_the_batches() -> None:
         assert batch_law(chain, 5) == BatchLaw(N, 5, reshuffled)
 
 
-def test_a_thermostat_cools_what_has_no_noise() -> None:
-    """SGNHT's chain on two kinds of weights, of which one has noise: the other is too cold.
+@pytest.mark.parametrize("kind", [SGNHT, SMILE])
+def test_a_thermostat_cools_what_has_no_noise(kind: Any) -> None:
+    """A chain on two kinds of weights, of which one has noise: the other is too cold.
 
     4,000 weights of each over 200 relaxation times of ten steps: standard errors below .5 %; the
     tolerance is for what is of second order in kappa = .1.
@@ -156,7 +158,12 @@ def test_a_thermostat_cools_what_has_no_noise() -> None:
     count, sd, mu, lr = 4000, 0.2, 0.9, 0.01
     rng = np.random.default_rng(0)
     theta = torch.tensor(0.1 * rng.standard_normal((2, count))).requires_grad_()
-    sampler = SGNHT([theta], lr, momentum=mu, num_data=100, thermostat=30.0)
+    if kind is SGNHT:
+        options = {"momentum": mu, "thermostat": 30.0}
+    else:  # forgets as much in a step
+        options = {"length": math.sqrt(2 * count * lr / 100) / -math.log(mu)}
+    sampler = kind([theta], lr, num_data=100, **options)
+    assert sampler.recursion(lr)[0] == pytest.approx(mu)
     spread = []
     for step in range(3000):
         theta.grad = theta.detach().clone()
@@ -170,7 +177,10 @@ def test_a_thermostat_cools_what_has_no_noise() -> None:
     one = Heating(np.ones(2), variance, 2, shares, law, typical_variance=sd**2 / 2)
     kappa = one.cooling(sampler, lr)
     assert kappa == pytest.approx(0.1, abs=0.01)
-    assert cold == pytest.approx(1 - kappa, abs=0.02)
+    assert cold == pytest.approx(1 - kappa / (1 + kappa), abs=0.02)
+    assert one.worst(sampler, lr).value == pytest.approx(kappa / (1 + kappa), rel=0.1)
+    even = replace(one, variance=np.full(2, sd**2 / 2), whole=True)
+    assert even.worst(sampler, lr).value < 0.02
     assert 1 + one.excess(sampler, lr) == pytest.approx([hot, cold], abs=0.02)
 
 

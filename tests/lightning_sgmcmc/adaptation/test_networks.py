@@ -19,6 +19,7 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    SMILE,
     BatchStream,
     FanInGaussianPrior,
     GaussianPrior,
@@ -55,6 +56,7 @@ SAMPLERS: dict[str, Any] = {
     "hasgld": HASGLD,
     "hamcmc": HAMCMC,
     "mclmc": MCLMC,
+    "smile": SMILE,
     "hmc": partial(HMC, leapfrog_steps=3),
 }
 

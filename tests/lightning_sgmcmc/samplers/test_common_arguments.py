@@ -19,6 +19,7 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    SMILE,
     BlockFisher,
     DiagonalFisher,
     GaussianPrior,
@@ -30,7 +31,7 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.samplers.common import Common, CommonAndIncrements, CommonAndMetric
 
 OWN_METRIC = [PSGLD, NaturalLangevin, HASGLD, HAMCMC, SGFS]
-FREE_METRIC = [SGLD, SGHMC, SGNHT, MCLMC, HMC]
+FREE_METRIC = [SGLD, SGHMC, SGNHT, MCLMC, SMILE, HMC]
 DEFAULTS = {
     name: p.default
     for name, p in inspect.signature(Sampler.__init__).parameters.items()

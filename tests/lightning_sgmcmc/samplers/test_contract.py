@@ -23,6 +23,7 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    SMILE,
     BlockFisher,
     DiagonalFisher,
     FullFisher,
@@ -49,6 +50,9 @@ SAMPLERS: dict[str, Build] = {
     "MCLMC": lambda p, **kw: MCLMC(p, 1e-2, **kw),
     "MCLMC-RMSProp": lambda p, **kw: MCLMC(
         p, 1e-3, length=2.0, target_energy_variance=None, preconditioner=RMSProp(eps=0.1), **kw
+    ),
+    "SMILE-DiagonalFisher": lambda p, **kw: SMILE(
+        p, 1e-3, preconditioner=DiagonalFisher(eps=0.1, centred=True), **kw
     ),
     "HMC": lambda p, **kw: HMC(p, 1e-3, leapfrog_steps=3, target_acceptance=0.99, **kw),
     "HMC-RMSProp": lambda p, **kw: HMC(

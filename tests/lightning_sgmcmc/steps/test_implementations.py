@@ -23,6 +23,7 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     SGNHT,
+    SMILE,
     AveragedLBFGS,
     BlockFisher,
     DiagonalFisher,
@@ -61,6 +62,7 @@ READY: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
     "HAMCMC": (HAMCMC, {"lr": 1e-3}),
     "SGNHT": (SGNHT, {"lr": 1e-3, "momentum": 0.8}),
     "MCLMC": (MCLMC, {"lr": 1e-3, "target_energy_variance": None}),
+    "SMILE": (SMILE, {"lr": 1e-3}),
     "SGFS": (SGFS, {"lr": 1e-3, "floor": 0.1}),
     "SGFS, diagonal": (SGFS, {"lr": 1e-3, "floor": 0.1, "variant": "diagonal"}),
 }
