@@ -283,8 +283,12 @@ def test_a_short_run_from_command_to_posterior(
     assert conformal["width_90"] == pytest.approx(width, rel=1e-4)
     for percent in (50, 90, 95):
         lower, upper = prediction.interval(percent / 100)
-        held = ((lower <= y) & (y <= upper))[:, active].double().mean()
-        assert ensemble[f"coverage_{percent}"] == pytest.approx(float(held), abs=1e-5)
+        least, most = (  # a flow at a band's edge is in or out by the rounding of a prediction
+            float(((lower + e <= y) & (y <= upper - e))[:, active].double().mean())
+            for e in (1e-6 * y.abs().amax(), -1e-6 * y.abs().amax())
+        )
+        assert least <= ensemble[f"coverage_{percent}"] <= most
+        assert most - least < 1e-3
 
     assert results["task_details"]["linear_least_squares"]["relative_l2_mean_percent"] < 1e-8
     figures = {path.stem for path in (folder / "figures").glob("*.png")}
