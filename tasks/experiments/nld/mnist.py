@@ -77,6 +77,6 @@ EXPERIMENT = Experiment(
     SHEET.runs,
     report,
     SHEET.choices(
-        best="Most accurate: {}.", parts=lambda name: (name.split("-lr")[0], name), entry="{name}"
+        best="Most accurate: {}.", parts=lambda name: (name.split("-short")[0], name), entry="{name}"
     ),
 )
