@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +76,10 @@ Studies = Callable[[], Cells]
 
 
 def by_rightmost_dash(name: str) -> tuple[str, str]:
-    """Return method and setting of a cell named ``METHOD-SETTING``."""
-    method, _, setting = name.rpartition("-")
-    return method, setting
+    """Return method and setting of a cell named ``METHOD-SETTING``, such as ``sgd-1e-05``."""
+    last = re.search(r"([0-9.]+e-)?[^-]*$", name)
+    assert last is not None
+    return name[: last.start()].removesuffix("-"), last[0]
 
 
 @dataclass(frozen=True)
@@ -132,20 +134,23 @@ class Choices:
     labels: Callable[[str], Sequence[str]] = lambda name: (name,)
 
     def render(self, results: Results) -> str:
-        """Return the table of all runs, those not finished as hyphens, and the best settings."""
+        """Return the table of the runs that have ended, and the best settings."""
         runs = {cell.name: results.get(cell.name) for cell in self.cells()}
         best = self.best.lines(runs) if self.best else []
         return "\n\n".join(part for part in (self.intro, self.table(results), *best) if part)
 
     def table(self, results: Results) -> str:
-        """Return the table of all runs."""
+        """Return the table of the runs that have ended, and how many have not."""
+        runs = {cell.name: results.get(cell.name) for cell in self.cells()}
+        ended = {name: run for name, run in runs.items() if run is not None}
         head = [*self.heading, *(column.title for column in self.columns)]
         rows = [
-            [*self.labels(cell.name), *(column.text(run) for column in self.columns)]
-            for cell in self.cells()
-            for run in [results.get(cell.name)]
+            [*self.labels(name), *(column.text(run) for column in self.columns)]
+            for name, run in ended.items()
         ]
-        return markdown(head, rows)
+        missing = len(runs) - len(ended)
+        rest = [f"{missing} of the {len(runs)} runs have not ended."] if missing else []
+        return "\n\n".join([markdown(head, rows), *rest])
 
 
 def _no_figures(results: Results, out: Path) -> Mapping[str, Figure | str]:

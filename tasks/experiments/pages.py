@@ -123,7 +123,7 @@ def recorded(root: Path, name: str) -> list[str]:
     tables = [part.render(results) for part in parts if isinstance(part, Table)]
     if experiment.choices is not None:
         tried = {cell.name: reproduce.read(kept, cell) for cell in experiment.choices.cells()}
-        tables += [experiment.choices.table(tried)] if all(tried.values()) else []
+        tables += [experiment.choices.table(tried)] if any(tried.values()) else []
     return tables
 
 

@@ -215,7 +215,7 @@ def test_the_most_accurate_of_the_grid() -> None:
         {"sgd-short-lr0.1": run(2.0), "sgd-short-lr1": run(1.5), "qdop-short-lr0.1-variance1": None}
     )
     assert "Most accurate: sgd-short-lr1." in text
-    assert "| sgd-short-lr0.1 | 98.00 | 0.1000 |" in text
+    assert "| SGD | 0.1 | flat | 98.00 | 0.1000 |" in text
 
 
 def test_more_training_examples_than_there_are(files: Path) -> None:

@@ -47,7 +47,7 @@ def test_another_number_on_a_page_is_found() -> None:
     ("marker", "message"),
     [
         ("<!-- table nothing 1 -->", "no experiment 'nothing'"),
-        ("<!-- table nld 3 -->", "tables 1 to 2, not 3"),
+        ("<!-- table nld 4 -->", "tables 1 to 3, not 4"),
     ],
 )
 def test_markers_without_a_table_are_refused(marker: str, message: str) -> None:

@@ -276,8 +276,9 @@ def test_temperatures_and_trials(tmp_path: Path) -> None:
     assert first.endswith("| 0.01 | -0.7000 | -0.2000 | 1.50 | 1.50 | 2 |")
     assert second.endswith("| 1 | -0.8000 | -0.3000 | 1.50 | 1.50 | 2 |")
     trials = psgld_mnist.EXPERIMENT.choices.render(results)
-    assert "| trial-sgld-0.5 | 0.7500 | 9.00 |" in trials
-    assert "| trial-bbb-mixture-0.001 | - | - |" in trials
+    assert "| SGLD, posterior (T = 1) | 0.5 | 0.7500 | 9.00 |" in trials
+    assert "| SGHMC, frozen RMSProp, after Adam | T = 0.01 | 0.7000 | 1.50 |" in trials
+    assert "Bayes by Backprop" not in trials
     assert "sgld at 0.1," in trials
     assert "temperature-sghmc at 0.01." in trials
     figures = psgld_mnist.EXPERIMENT.figures(results, tmp_path)

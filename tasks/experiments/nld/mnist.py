@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tasks.experiments.experiment import Experiment
-from tasks.experiments.sheet import sheet
+from tasks.experiments.sheet import sheet, stated_numbers
 from tasks.experiments.tables import Results, Row, Table
 
 SHEET = sheet("nld")
@@ -73,10 +73,21 @@ def _rows(results: Results, name: str, label: str, part: str = "ensemble") -> li
     return [Row([f"{label}, each chain"], record=each), Row([together], name)]
 
 
+def _setting(name: str) -> tuple[str, str, str]:
+    """Return the method, the step and the prior's variance that a trial's name states."""
+    method, *words = name.split("-")
+    numbers = stated_numbers(words)
+    return SHEET.labels[method], f"{numbers['lr']:g}", str(numbers.get("variance", "flat"))
+
+
 EXPERIMENT = Experiment(
     SHEET.runs,
     report,
     SHEET.choices(
-        best="Most accurate: {}.", parts=lambda name: (name.split("-short")[0], name), entry="{name}"
+        best="Most accurate: {}.",
+        parts=lambda name: (name.split("-short")[0], name),
+        entry="{name}",
+        heading=("method", "step", "prior variance"),
+        labels=_setting,
     ),
 )

@@ -56,7 +56,7 @@ def cells_of(column: str, method: str, length: Protocol | None = None) -> list[C
 EXPERIMENT = Experiment(
     cells,
     partial(report.report, NETWORKS),
-    report.choices(lambda: [*NETWORKS.trials(), *NETWORKS.temperatures()]),
+    report.choices(NETWORKS, lambda: [*NETWORKS.trials(), *NETWORKS.temperatures()]),
     lambda: NETWORKS.left_out(cells()),
     partial(figures.figures, NETWORKS),  # Figures 4 and 7
 )

@@ -22,7 +22,7 @@ NETWORKS = Networks(sheet("psgld_cnn"), "an hour or more each, half a day of the
 EXPERIMENT = Experiment(
     NETWORKS.cells,
     partial(report.report, NETWORKS),
-    report.choices(NETWORKS.trials),
+    report.choices(NETWORKS, NETWORKS.trials),
     NETWORKS.left_out,
     partial(figures.figures, NETWORKS),  # Figures 5 and 8
 )

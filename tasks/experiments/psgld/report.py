@@ -104,15 +104,19 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
     if entries:
         yield SHEET.settings["of_entries"]
         yield Table(["network", "method"], SHEET.made(SHEET.settings["entries"]), entries)
-    titles = {name: networks.methods[name].label for name in networks.tempered}
     rows = [
-        Row([title.replace(", posterior", "").replace(" (T = 1)", "")], record=run)
-        for name, title in titles.items()
+        Row([_at_any_temperature(networks.methods[name])], record=run)
+        for name in networks.tempered
         for run in at_temperatures(results, name)
     ]
     if rows:
         yield SHEET.settings["of_temperatures"]
         yield Table(["method"], SHEET.made(SHEET.settings["temperatures"]), rows)
+
+
+def _at_any_temperature(method: Method) -> str:
+    """Return a method's label without the temperature that it states."""
+    return method.label.replace(", posterior", "").replace(" (T = 1)", "")
 
 
 def at_temperatures(results: Results, method: str) -> list[Result]:
@@ -122,10 +126,21 @@ def at_temperatures(results: Results, method: str) -> list[Result]:
     return sorted(found, key=lambda result: float(result["temperature"]))
 
 
-def choices(cells: Studies) -> Choices:
+def choices(networks: Networks, cells: Studies) -> Choices:
     """Return what step sizes were chosen from, by the NLL of held-out training examples."""
+
+    def labels(name: str) -> tuple[str, str]:
+        kind, _, rest = name.partition("-")
+        key, setting = by_rightmost_dash(rest)
+        method = networks.methods[key]
+        if kind == "temperature":
+            return _at_any_temperature(method), f"T = {setting}"
+        return method.label, setting
+
     return SHEET.choices(
         cells,
         "Best in NLL of those that have run: {}.",
         lambda name: by_rightmost_dash(name.removeprefix("trial-")),
+        heading=("method", "step or temperature"),
+        labels=labels,
     )
