@@ -72,8 +72,9 @@ def test_unfinished_experiments_have_a_report_without_numbers_of_ours(name: str)
         for row in table.rows:
             assert set(row.published) <= {column.title for column in table.columns}
     if experiment.choices:
+        count = len(experiment.choices.cells())
         text = experiment.choices.render(results)
-        assert text.count("\n| ") >= len(experiment.choices.cells())
+        assert f"{count} of the {count} runs have not ended." in text
 
 
 PUBLISHED = {
