@@ -76,7 +76,7 @@ class ThresholdedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the larger of x and tau, of the shape of x."""
         tau = self.threshold[:, None, None]
-        return functional.relu(x - tau) + tau  # its gradient takes a quarter of torch.maximum's time
+        return functional.relu(x - tau) + tau  # a cheaper gradient than torch.maximum's
 
 
 class FrozenBatchNorm2d(nn.BatchNorm2d):
