@@ -17,6 +17,7 @@ from lightning_sgmcmc.priors import FlatPrior
 from lightning_sgmcmc.run import cli
 from tasks.classification import Classification
 from tasks.data.mnist import MNISTData
+from tasks.experiments import reproduce
 from tasks.experiments.experiment import Cell
 from tasks.experiments.nld import mnist as nld
 from tasks.nets.fan_in_mlp import FanInMLP
@@ -205,6 +206,21 @@ def test_iterates_of_sgd_predict_in_three_ways() -> None:
         numbers = f"{error / 10:.4f} | {100 - error:.2f}"
         assert f"| SGD, {words}: {built} | {numbers} | {numbers} |" in text
     assert "sgd-averaged" not in text.split("Configurational")[1]  # no chain of a target
+
+
+def test_recorded_trials_have_a_fifth_of_the_length() -> None:
+    recorded = {cell.name: reproduce.read(ROOT / "docs/measured/nld", cell) for cell in CHOICES}
+    ended = {name: run for name, run in recorded.items() if run and "metrics" in run}
+    assert len(ended) > 20
+    for cell in CHOICES:
+        assert cell.overrides["trainer.max_steps"] == 10_000
+        assert cell.overrides["model.schedule"]["init_args"]["every"] == 2_000
+        if cell.name in ended:
+            draws = 1 if cell.name.startswith(nld.POINTS) else 95
+            assert (ended[cell.name]["num_gradients"], ended[cell.name]["num_draws"]) == (
+                10_000,
+                draws,
+            )
 
 
 def test_the_most_accurate_of_the_grid() -> None:
