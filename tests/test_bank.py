@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bank import BANK, remedied
+from lightning_sgmcmc import SGHMC
+from tests.bank import BANK, Recipe, network, remedied, run
 
 TRIALS = {trial.name: trial for trial in BANK}
 
@@ -52,3 +53,14 @@ def test_following_the_remedy_ends_the_alarm() -> None:
     last = remedied(trial, outcome, budget=50)[-1]
     assert last.alarms == []
     assert not last.wrong
+
+
+def test_a_step_that_minibatches_bound_is_not_to_be_raised() -> None:
+    """The bound would hold for the larger one too, and the same chain run again."""
+    recipe = Recipe(
+        SGHMC, batch=3, optimizer_steps=100, burn_in=200, draws=30, thinning=1, chains=2, bound=0.05
+    )
+    found = run(network(), recipe).diagnostics
+    assert found["stability"]["fraction"] < 0.01
+    assert "R-hat of the predictions" in found["alarms"][0]
+    assert found["remedy"] == {"lr": 1.0, "steps": 4, "whole_data": True}

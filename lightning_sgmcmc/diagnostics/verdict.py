@@ -80,6 +80,7 @@ class Step:
         acceptance: Share of the proposals that it took; None where there is none.
         thermostat: Whether a thermostat takes the heat of gradient noise out of all directions
             alike, so that those with little of it are cold.
+        bounded: Whether ``lr: auto`` keeps the step so small for the minibatches' sake.
     """
 
     fraction: float | None = None
@@ -88,6 +89,7 @@ class Step:
     corrected: bool = False
     acceptance: float | None = None
     thermostat: bool = False
+    bounded: bool = False
 
     @property
     def explains_excess(self) -> bool:
@@ -191,12 +193,17 @@ def _divergence_alarms(summary: dict[str, Any]) -> list[Alarm]:
 def _longer(step: Step, factor: float) -> Remedy:
     """Return the remedy for a slow chain: a larger step where it is needlessly small.
 
-    Where nearly all proposals are refused it is a smaller one.
+    Where minibatches bound the step, the whole data allow it, and pay if it grows by more than a
+    gradient does. Where nearly all proposals are refused it is a smaller one.
     """
     if step.rejected:
         return Remedy(lr=_SMALLEST)
     if step.fraction is not None and step.fraction < _SMALL and not step.corrected:
-        return Remedy(lr=_USUAL / step.fraction)
+        larger = _USUAL / step.fraction
+        if not step.bounded:
+            return Remedy(lr=larger)
+        if step.batch_share < 1 < larger * step.batch_share:
+            return Remedy(whole_data=True)
     return Remedy(steps=factor)
 
 

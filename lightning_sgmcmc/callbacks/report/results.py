@@ -166,6 +166,7 @@ def _step(chain: Chain, stability: dict[str, float]) -> Step:
         corrected=sampler.corrected,
         acceptance=getattr(sampler, "acceptance", None),
         thermostat=sampler.has_thermostat,
+        bounded="gradient_noise" in stability,
     )
 
 

@@ -219,6 +219,11 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert "as if their mean were off by 0.5 of their deviations" in slow.text
     assert slow.remedy == Remedy(lr=pytest.approx(100.0))
     assert joint_remedy([hot, slow]).lr == hot.remedy.lr
+    unmoved = predictive(1.0, 0.02, mean=0.5, chance=1e-4)
+    (bounded,) = found(unmoved, fraction=0.001, bounded=True, batch_share=0.05)
+    assert bounded.remedy == Remedy(whole_data=True)  # a step of 100 times for 20 times the cost
+    (bounded,) = found(unmoved, fraction=0.01, bounded=True, batch_share=0.05)
+    assert bounded.remedy == Remedy(steps=4)
 
 
 def test_other_temperatures_count_where_that_of_the_predictions_is_not_known() -> None:
