@@ -41,6 +41,8 @@ def changed_options(
 ) -> list[str]:
     """Return the options of a new chain with the remedy's step size and minibatches.
 
+    A step that minibatches bound is lowered by that bound.
+
     Args:
         config: Configuration of the present chain.
         content: Its results.
@@ -54,9 +56,12 @@ def changed_options(
         arguments.append("--data.sampling=full")
     sampler = model["sampler"]["init_args"]
     energy = sampler.get("target_energy_variance")
+    bound = content["diagnostics"].get("stability", {}).get("gradient_noise")
     if factor != 1 and energy is not None:  # which the step is adapted to: it grows as lr^3
         energy = _rounded(energy * factor**3, digits)
         arguments.append(f"--model.sampler.target_energy_variance={energy}")
+    elif factor < 1 and bound is not None and not remedy["whole_data"]:
+        arguments.append(f"--model.max_gradient_noise={_rounded(bound * factor, digits)}")
     elif factor != 1 and sampler["lr"] == "auto":
         fraction = min(0.5, model["step_fraction"] * factor)
         arguments.append(f"--model.step_fraction={_rounded(fraction, digits)}")

@@ -28,7 +28,7 @@ class Runs:
 
     def __init__(self, tmp_path: Path, remedies: list[dict[str, Any] | None], lr: str) -> None:
         self.remedies, self.calls, self.lr = remedies, list[list[str]](), lr
-        self.data = "sampling: auto"
+        self.data, self.stability = "sampling: auto", dict[str, float]()
         self.folder = tmp_path / "out"
         self.leave(self.folder)
 
@@ -44,6 +44,7 @@ class Runs:
                 "alarms": ["wrong"] if remedy else [],
                 "remedy": remedy and NOTHING | remedy,
                 "step_size": 0.01,
+                "stability": self.stability,
             },
         }
         (folder / "results.json").write_text(json.dumps(content))
@@ -80,6 +81,18 @@ def test_another_step_starts_anew(tmp_path: Path, capsys: Any, lr: str, option: 
     assert {option, "--data.sampling=full", "--model.burn_in=160"} <= set(arguments)
     assert arguments[-1] == "--trainer.max_steps=2000"
     assert "after 2000 gradients a chain" in capsys.readouterr().out
+
+
+def test_a_step_that_minibatches_bound_is_lowered_by_that_bound(tmp_path: Path) -> None:
+    """Half of the fraction would be above the bound still, and change nothing."""
+    remedies = [{}, {"lr": 0.5}, {"lr": 0.5, "whole_data": True}, None]
+    runs = Runs(tmp_path, remedies, "auto")
+    runs.stability["gradient_noise"] = 0.05
+    runs.leave(runs.folder)
+    Rounds(runs, None).follow(runs.folder)
+    first, second = runs.calls
+    assert "--model.max_gradient_noise=0.025" in first
+    assert "--model.step_fraction=0.05" in second
 
 
 def test_data_without_the_option_of_a_remedy_end_the_rounds(tmp_path: Path, capsys: Any) -> None:
