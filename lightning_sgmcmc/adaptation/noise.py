@@ -64,7 +64,8 @@ def gradient_noise(
     """Return the temperature that minibatches add, by tensor and in total, at the current weights.
 
     A step's drift has the covariance lr^2 C V C, its injected noise 2 lr T/N C, V the covariance of
-    the minibatch's mean gradient. In the metric of C^-1 their ratio is
+    the mean gradient as the chain estimates it from a minibatch (:meth:`Target.estimate`). In the
+    metric of C^-1 their ratio is
 
         r = lr N tr(C V) / (2 T d),
 
@@ -129,11 +130,11 @@ def _traces(
     Deviations are taken from the first batch's gradient, which keeps the digits that a difference
     of second moments would lose where the mean gradient is large.
     """
-    first = target.gradient(batches[0])
+    first = target.estimate(batches[0])
     square = [0.0] * len(first)
     total = [torch.zeros_like(g) for g in first]
     for batch in batches[1:]:
-        deviation = list(torch._foreach_sub(target.gradient(batch), first))
+        deviation = list(torch._foreach_sub(target.estimate(batch), first))
         if masks is not None:
             torch._foreach_mul_(deviation, list(masks))
         torch._foreach_add_(total, deviation)
@@ -166,7 +167,9 @@ def minibatch_noise(chain: Chain, lr: float) -> GradientNoise | None:
         not those of a :class:`~lightning_sgmcmc.BatchStream`.
     """
     sampler, stream, target = chain.sampler, chain.stream, chain.target
-    if stream is None or target is None or stream.sampling == "full" or not sampler.temperature:
+    if stream is None or target is None or stream.sampling == "full" or chain.gradients.exact:
+        return None
+    if not sampler.temperature:
         return None
     mu, h = sampler.recursion(lr)
     return gradient_noise(

@@ -26,6 +26,8 @@ class GradientEstimator:
     #: Whether the estimator needs a pass over the data, hence a
     #: :class:`~lightning_sgmcmc.BatchStream`.
     needs_whole_data = False
+    #: Whether the estimate is the gradient of all the data, without noise.
+    exact = False
 
     def __init__(self) -> None:
         #: Minibatch gradients computed besides those at the chain's weights.
@@ -212,6 +214,8 @@ class FullGradient(ControlVariate):
     a :class:`~lightning_sgmcmc.BatchStream` with ``sampling="full"``; this one is for a chain that
     burns in on minibatches.
     """
+
+    exact = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -158,7 +158,8 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
 
 def _step(chain: Chain, stability: dict[str, float]) -> Step:
     stream, sampler = chain.stream, chain.sampler
-    share = stream.batch_size / stream.num_data if stream is not None else 1.0
+    noisy = stream is not None and not chain.gradients.exact
+    share = stream.batch_size / stream.num_data if stream is not None and noisy else 1.0
     return Step(
         stability.get("fraction"),
         stability.get("variance_bias", 0.0),

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, SMILE, BatchStream, GaussianPrior
-from lightning_sgmcmc.adaptation import StepSize, leading_directions
+from lightning_sgmcmc.adaptation import StepSize, leading_directions, minibatch_noise
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.adaptation.gradients import plans
 from lightning_sgmcmc.adaptation.heating import Heating, batch_law, measure, scores_of
@@ -240,3 +240,7 @@ def test_whole_gradients_are_exact_and_counted() -> None:
     exact = chain.target.gradient(task.data())
     torch.testing.assert_close(chain.target.estimate(chain.minibatch(3)), exact)
     assert math.isclose(chain.num_gradients, 11 + (10 + 1) + 10)
+    assert minibatch_noise(chain, 1e-4) is None
+    plain = minibatch_noise(chain_of(partial(SGLD, lr=1e-4), "reshuffled"), 1e-4)
+    assert plain is not None
+    assert plain.total.ratio > 0

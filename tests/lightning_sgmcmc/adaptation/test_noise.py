@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_sgmcmc import BatchStream, GaussianPrior, Identity, RMSProp, Target
 from lightning_sgmcmc.adaptation import gradient_noise
+from lightning_sgmcmc.target import ControlVariate
 
 N, BATCH, D = 60, 6, 3
 LR = 0.02
@@ -96,6 +97,22 @@ def test_the_effective_temperature_is_the_chains_own() -> None:
     expected = np.trace(problem.A @ P) / D * (1 - h / 2)
     assert 1 + gradients == pytest.approx(expected, rel=1e-10)
     assert gradients > 0.1
+
+
+def test_a_control_variate_has_the_noise_of_the_difference() -> None:
+    """x_i x_i' (theta - c) of each example, zero at the centre."""
+    problem = Regression()
+    estimator, target = ControlVariate(), problem.target
+    estimator.bind(target, lambda: iter([problem.data]), 10)
+    away = [torch.tensor(a, dtype=torch.float64) for a in ([0.3], [-0.2, 0.1])]
+    with target.holding([p.detach() - a for p, a in zip(target.params, away, strict=True)]):
+        estimator.prepare(0, 0, 0)
+    target.correction = estimator.correction
+    batches = [(x[None], y[None]) for x, y in zip(*problem.data, strict=True)]
+    noise = gradient_noise(target, batches, Identity(), LR)
+    difference = (problem.X @ [0.3, -0.2, 0.1])[:, None] * problem.X
+    expected = LR * N / 2 * np.diag(np.cov(difference.T)).mean()
+    assert noise.total.ratio == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.6, 0.9])
