@@ -257,11 +257,10 @@ def test_study(tmp_path: Path) -> None:
 
 def test_a_trial_is_named_by_its_own_temperature() -> None:
     assert spike_slab.EXPERIMENT.choices is not None
-    shown = spike_slab.EXPERIMENT.choices.render(
-        {study.name: None for study in spike_slab.choices()}
-    )
+    labels = spike_slab.EXPERIMENT.choices.labels
+    shown = [labels(study.name)[0] for study in spike_slab.choices()]
     for value in ("", ", T = 0.01", ", T = 0.0001"):
-        assert f"adapting{value} |" in shown
+        assert any(name.endswith(f"adapting{value}") for name in shown)
 
 
 def test_one_pair_says_little_about_two_hundred_weights() -> None:

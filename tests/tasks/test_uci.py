@@ -342,4 +342,4 @@ def test_tables_of_the_benchmark() -> None:
     text = experiment.EXPERIMENT.choices.render({name: result(1, -2, 0.9, 0.98)})
     stated = "steps 10000, steps a draw 20, momentum 0.99, step 0.05, output scale 7"
     assert f"| SGHMC | {stated} | yacht | -2.00 | 90 % | 0.49 | 0.98 | 1.98 ± 0.03 | 1.98 |" in text
-    assert "| concrete | - | - | - | - | - | - |" in text
+    assert "| concrete |" not in text  # no run of it has ended
