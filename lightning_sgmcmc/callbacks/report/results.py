@@ -158,8 +158,9 @@ def diagnostics(task: Task, stability: dict[str, float]) -> dict[str, Any]:
 
 def _step(chain: Chain, stability: dict[str, float]) -> Step:
     stream, sampler = chain.stream, chain.sampler
-    noisy = stream is not None and not chain.gradients.exact
-    share = stream.batch_size / stream.num_data if stream is not None and noisy else 1.0
+    share = 1.0
+    if stream is not None and not chain.gradients.exact:
+        share = stream.batch_size / stream.num_data
     return Step(
         stability.get("fraction"),
         stability.get("variance_bias", 0.0),
