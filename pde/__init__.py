@@ -1,6 +1,7 @@
 """Darcy flow on rectangular grids: permeability fields, exact RT0/P0 solutions, data sets."""
 
 from .darcy.conforming import conforming_pressure
+from .darcy.discrete_bound import discrete_bound
 from .darcy.error_bound import energy_bound, energy_norm
 from .darcy.family import DarcyFamily
 from .darcy.fitted_pressure import fitted_pressure
@@ -55,6 +56,7 @@ __all__ = [
     "Well",
     "channelised_permeability",
     "conforming_pressure",
+    "discrete_bound",
     "energy_bound",
     "energy_norm",
     "fitted_pressure",

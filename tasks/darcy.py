@@ -68,9 +68,10 @@ class FieldSurrogate(RegressionTask):
         std, name = prediction.std * self.active, "predicted deviation"
         calibration = kept.held_out.get("calibration")
         if calibration is not None and calibration.size > 2:  # the fewest for a band of 68 %
-            targets = calibration.examples[1]
-            bands = Conformal(kept.ensemble("calibration"), targets)
-            std, name = std * bands.factor(0.683), "half of a 68 % conformal band"
+            set_aside = kept.ensemble("calibration"), calibration.examples[1]
+            bands = Conformal(*set_aside, self.kept_difficulty(kept, "calibration"))
+            half = bands.half_width(prediction, 0.683, self.kept_difficulty(kept, "test"))
+            std, name = half * self.active, "half of a 68 % conformal band"
         order = error.argsort()
         chosen = {"median": int(order[len(order) // 2]), "worst": int(order[-1])}
         found = {}

@@ -42,14 +42,19 @@ class PermeabilitySurrogate(FieldSurrogate):
     def remark(self, x: Tensor) -> str | None:
         """Return a line where permeabilities [B, ny, nx] are outside the training law."""
         if self._training_law is None:
-            folder = self.run_folder or (self.kept.folder.parent if hasattr(self, "kept") else None)
-            if folder is None or not (folder / "results.json").is_file():
-                return None
-            details = run_results.read(folder / "results.json")["task_details"]
+            details = self.details()
             if "training_law" not in details:  # of an earlier version
                 return None
             self._training_law = TrainingLaw(**details["training_law"])
         return self._training_law.remark(x.double().cpu().numpy())
+
+    def details(self) -> dict[str, Any]:
+        """Return what :meth:`describe` said of the finished run, nothing before."""
+        folder = self.run_folder or (self.kept.folder.parent if hasattr(self, "kept") else None)
+        if folder is None or not (folder / "results.json").is_file():
+            return {}
+        found: dict[str, Any] = run_results.read(folder / "results.json")["task_details"]
+        return found
 
 
 def outside_rows(details: dict[str, Any]) -> list[Row]:

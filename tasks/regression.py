@@ -539,10 +539,22 @@ class RegressionTask(SGMCMCModule):
         columns = self._columns()
 
         def of(name: str) -> tuple[Moments, Tensor]:
-            targets = kept.held_out[name].examples[1]
-            return kept.ensemble(name).outputs(columns), targets[:, columns]
+            return kept.ensemble(name).outputs(columns), kept.held_out[name].examples[1][:, columns]
 
-        return Conformal(*of("calibration")).metrics(*of("test"))
+        bands = Conformal(*of("calibration"), self.kept_difficulty(kept, "calibration"))
+        return bands.metrics(*of("test"), difficulty=self.kept_difficulty(kept, "test"))
+
+    def difficulty(self, x: Tensor, prediction: Moments) -> Tensor | None:
+        """Return what the errors of predictions are in proportion to, from the inputs alone, [B].
+
+        Conformal bands follow it (:class:`~lightning_sgmcmc.metrics.Conformal`). None, the default,
+        says that all examples are alike.
+        """
+        return None
+
+    def kept_difficulty(self, kept: KeptDraws, name: str) -> Tensor | None:
+        """Return the difficulty of the examples of a held-out set, [B]."""
+        return self.difficulty(kept.held_out[name].examples[0], kept.ensemble(name))
 
 
 def coverage_rows(

@@ -118,9 +118,15 @@ SNIPPETS = {
         "x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])",
         after="assert (of_weights > -1e-6).all()",
     ),
-    ("docs/prediction.md", "Conformal("): Snippet(
+    ("docs/prediction.md", "import Conformal"): Snippet(
         "posterior = load_posterior(run_of('uci_regression'))\n"
         "x, x_calibration, y_calibration = (torch.randn(30, n) for n in (4, 4, 1))",
+        after="assert (upper > lower).all()",
+    ),
+    ("docs/prediction.md", "module.difficulty("): Snippet(
+        "posterior = load_posterior(run_of('pde_perm'))\n"
+        "x, x_calibration, y_calibration = (torch.rand(30, n) + 1 for n in (64, 64, 144))\n"
+        "x, x_calibration = (t.reshape(30, 8, 8) for t in (x, x_calibration))",
         after="assert (upper > lower).all()\n"
         "posterior = load_posterior(run_of('class_table'))\n"
         "x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])",
@@ -169,6 +175,10 @@ SNIPPETS = {
 RUNS = {
     "pde_source": [
         "--task=pde_source", "--data.num_samples=20", "--model.sampler.lr=1e-6",
+    ],
+    "pde_perm": [
+        "--task=pde_perm", "--data.num_samples=20", "--data.num_test=4", "--data.num_val=4",
+        "--data.num_calibration=9", "--data.batch_size=4", "--data.grid=8", "--data.terms=6", "--model.net.hidden=8",
     ],
     "uci_regression": ["--task=uci_regression", "--data.target=price"],
     "class_table": ["--task=class_table", "--data.target=kind"],

@@ -85,7 +85,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
     @cache
     def run(name: str) -> str:
-        data = [] if name == "pde_source" else [f"--data.file={table(root / 'my.csv')}"]
+        data = [] if name.startswith("pde_") else [f"--data.file={table(root / 'my.csv')}"]
         out = root / name
         cli.main(ROOT / "configs", [*RUNS[name], *data, *FEW, *QUIET, f"--out={out}"])
         return str(out)

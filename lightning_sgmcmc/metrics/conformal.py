@@ -25,19 +25,26 @@ class Conformal:
     no statement about a posterior: the law's own interval is
     :meth:`~lightning_sgmcmc.metrics.Moments.interval`.
 
+    With a difficulty d_i > 0 of the examples, std_ij d_i stands for std_ij: bands are wide where an
+    example is difficult. The guarantee is the same for any d that is a function of the inputs.
+    Where d is in proportion to the errors of examples of another kind too, the bands hold these as
+    well (normalised conformal prediction, Papadopoulos, Gammerman and Vovk 2008).
+
     Args:
         prediction: Of the calibration examples.
         y: Their targets, [n, ...].
+        difficulty: d of the examples in any unit, [n]; by default all are alike.
 
     Attributes:
         scores: s, sorted along the first axis, [n, ...] in float64.
 
     Raises:
-        ValueError: If targets and prediction differ in shape.
+        ValueError: If targets and prediction differ in shape, or difficulties are not one positive
+            number an example.
     """
 
-    def __init__(self, prediction: Moments, y: Tensor) -> None:
-        mean, std = prediction.mean, prediction.std
+    def __init__(self, prediction: Moments, y: Tensor, difficulty: Tensor | None = None) -> None:
+        mean = prediction.mean
         if y.shape != mean.shape:
             raise ValueError(
                 f"targets have shape {list(y.shape)}, their prediction {list(mean.shape)}: give "
@@ -45,6 +52,8 @@ class Conformal:
             )
         error = (y.to(mean) - mean).abs()
         # An output that is never wrong has the score 0, also where nothing is uncertain.
+        self._by_difficulty = difficulty is not None
+        std = self._deviation(prediction, difficulty)
         self.scores = torch.where(error > 0, error / std, 0).sort(0).values
 
     def factor(self, probability: float) -> Tensor:
@@ -66,17 +75,57 @@ class Conformal:
             )
         return self.scores[rank - 1]
 
-    def interval(self, prediction: Moments, probability: float) -> tuple[Tensor, Tensor]:
-        """Return the ends of the bands of other examples, [N, ...].
+    def half_width(
+        self, prediction: Moments, probability: float, difficulty: Tensor | None = None
+    ) -> Tensor:
+        """Return half of the bands' width of other examples, [N, ...].
+
+        Args:
+            prediction: Of the N examples.
+            probability: p.
+            difficulty: d of the examples, [N], if the calibration examples had one.
 
         Raises:
-            ValueError: As :meth:`factor`.
+            ValueError: As :meth:`factor`; or if a difficulty is given that the calibration examples
+                had not, or lacks that they had.
         """
-        half = self.factor(probability).to(prediction.mean) * prediction.std
+        if (difficulty is not None) != self._by_difficulty:
+            which = "had a difficulty" if self._by_difficulty else "had no difficulty"
+            raise ValueError(f"the calibration examples {which}: give the bands the same")
+        return self.factor(probability).to(prediction.mean) * self._deviation(
+            prediction, difficulty
+        )
+
+    def interval(
+        self, prediction: Moments, probability: float, difficulty: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the ends of the bands of other examples, [N, ...].
+
+        Takes and raises the same as :meth:`half_width`.
+        """
+        half = self.half_width(prediction, probability, difficulty)
         return prediction.mean - half, prediction.mean + half
 
+    @staticmethod
+    def _deviation(prediction: Moments, difficulty: Tensor | None) -> Tensor:
+        std = prediction.std
+        if difficulty is None:
+            return std
+        if difficulty.shape != std.shape[:1]:
+            raise ValueError(
+                f"difficulties have shape {list(difficulty.shape)}, expected one for each of the "
+                f"{len(std)} examples"
+            )
+        if not bool(((difficulty > 0) & difficulty.isfinite()).all()):
+            raise ValueError("difficulties must be positive and finite")
+        return std * difficulty.to(std).reshape(-1, *[1] * (std.ndim - 1))
+
     def metrics(
-        self, prediction: Moments, y: Tensor, levels: tuple[float, ...] = (0.5, 0.9, 0.95)
+        self,
+        prediction: Moments,
+        y: Tensor,
+        levels: tuple[float, ...] = (0.5, 0.9, 0.95),
+        difficulty: Tensor | None = None,
     ) -> dict[str, float]:
         """Measure the bands on examples with known targets.
 
@@ -85,6 +134,7 @@ class Conformal:
             y: Their targets, [N, D].
             levels: Nominal probabilities of the bands; those that the calibration examples are too
                 few for are left out.
+            difficulty: As in :meth:`half_width`.
 
         Returns:
             ``coverage_<percent>``, and its 5 % and 95 % quantiles over outputs, as
@@ -97,7 +147,7 @@ class Conformal:
         for level in levels:
             if level > len(self.scores) / (len(self.scores) + 1):
                 continue
-            lower, upper = self.interval(prediction, level)
+            lower, upper = self.interval(prediction, level, difficulty)
             inside = ((truth >= lower) & (truth <= upper)).double()
             name = f"coverage_{100 * level:g}"
             found[name] = float(inside.mean())

@@ -70,15 +70,9 @@ def boundary_values(grid: Grid, pressure: Mapping[str, float]) -> tuple[Array, N
         "bottom": np.s_[0],
         "top": np.s_[-1],
     }
-    if not pressure or not set(pressure) <= set(lines):
-        raise PdeError(
-            f"pressure on {', '.join(pressure) or 'no side'}, expected one or more whole sides of "
-            f"{', '.join(SIDES)}"
-        )
+    check_whole_sides(pressure)
     values = np.full((grid.ny + 1, grid.nx + 1), np.nan)
     for side, value in pressure.items():
-        if np.ndim(value) or not np.isfinite(value):
-            raise PdeError(f"pressure on side {side!r} is {value!r}, expected one finite number")
         line = values[lines[side]]
         if (line[~np.isnan(line)] != value).any():
             raise PdeError(
@@ -88,6 +82,18 @@ def boundary_values(grid: Grid, pressure: Mapping[str, float]) -> tuple[Array, N
         values[lines[side]] = value
     free = np.isnan(values)
     return np.where(free, 0.0, values), free
+
+
+def check_whole_sides(pressure: Mapping[str, float]) -> None:
+    """Raise `PdeError` unless one or more whole sides have a finite pressure each."""
+    if not pressure or not set(pressure) <= set(SIDES):
+        raise PdeError(
+            f"pressure on {', '.join(pressure) or 'no side'}, expected one or more whole sides of "
+            f"{', '.join(SIDES)}"
+        )
+    for side, value in pressure.items():
+        if np.ndim(value) or not np.isfinite(value):
+            raise PdeError(f"pressure on side {side!r} is {value!r}, expected one finite number")
 
 
 def stiffness(grid: Grid) -> Array:

@@ -16,6 +16,8 @@ from pde.datasets.permeability import PRESSURE
 from pde.fields.kle import MEANS
 from tasks.data.flows import Array, FlowData, Split
 
+#: Pairs that set the width of conformal bands unless told.
+CALIBRATION = 300
 Spec: TypeAlias = pde.PermeabilityDataSpec | pde.OwnFieldsSpec
 
 
@@ -38,7 +40,8 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         num_samples: Pairs for training, validation and testing.
         num_test: Pairs for testing.
         num_val: Training pairs that are held out.
-        num_calibration: Further pairs, for conformal bands.
+        num_calibration: Further pairs, for conformal bands; None is 300 of random permeabilities,
+            and none of own ones.
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         seed: Seed of the fields.
@@ -70,7 +73,7 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         num_samples: int = 1500,
         num_test: int = 200,
         num_val: int = 0,
-        num_calibration: int = 0,
+        num_calibration: int | None = 0,
         batch_size: int = 64,
         sampling: Sampling = "auto",
         in_memory: bool | None = None,
@@ -85,6 +88,8 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         side_pressure: dict[str, float] | None = None,
         side_flux: dict[str, float] | None = None,
     ) -> None:
+        if num_calibration is None:
+            num_calibration = CALIBRATION if permeability is None else 0
         solved = num_samples + num_calibration
         super().__init__(
             num_samples, num_test, num_val, num_calibration, batch_size, sampling, in_memory

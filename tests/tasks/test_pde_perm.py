@@ -11,16 +11,21 @@ import pytest
 import torch
 
 import pde
+from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.metrics import Conformal
 from lightning_sgmcmc.run import cli
+from pde import discrete_bound, energy_norm
 from pde.darcy.rt0 import mass_matrix
 from tasks.data.pde_perm import PDEPermData
 from tasks.experiments.hasgld import table2
 from tasks.experiments.hasgld.table2_references import references
+from tasks.nets.conservation import project_flow
 from tasks.nets.perm_encoder_decoder import PermEncoderDecoder
 from tasks.surrogates import Regression, energy_errors, relative_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"grid": 8, "num_samples": 90, "num_test": 20, "num_val": 15, "terms": 6}
+CALIBRATION = 25
 
 
 def opened(root: Path, **options: object) -> PDEPermData:
@@ -94,11 +99,14 @@ def test_the_energy_error_is_that_of_the_balanced_flow(tmp_path: Path) -> None:
     other = np.roll(velocity, 1, axis=0)  # flows through other fields balance too
     unbalanced = other + 1e-7 * np.random.default_rng(0).standard_normal(other.shape)
     sides = {"left": 1.0, "right": 0.0}
-    error, bound = energy_errors(grid, kappa, sides, unbalanced, velocity, 1.0)
+    error, grid_bound, bound = energy_errors(grid, kappa, sides, unbalanced, velocity, 1.0)
     for i, (k, gap, u) in enumerate(zip(kappa, other - velocity, velocity, strict=True)):
         A = mass_matrix(grid, k)
         assert error[i] ** 2 == pytest.approx((gap @ A @ gap) / (u @ A @ u), rel=1e-5)
     assert (bound > error).all()
+    flows = energy_norm(grid, kappa, velocity)
+    found = discrete_bound(grid, kappa, sides, other, 1.0)
+    np.testing.assert_allclose(grid_bound * flows, found, rtol=1e-5)
 
 
 def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
@@ -148,7 +156,8 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
     out = tmp_path / "run"
     small = {"coarse": 3, "encoder_channels": "[2,2]", "solver_channels": "[2,2]", "hidden": 8}
     arguments = ["--task", "pde_perm", "--out", str(out), f"--data.root={tmp_path}"]
-    arguments += [f"--data.{k}={v}" for k, v in SMALL.items()]
+    given = SMALL | {"num_calibration": CALIBRATION}
+    arguments += [f"--data.{k}={v}" for k, v in given.items()]
     arguments += [f"--model.net.init_args.{k}={v}" for k, v in small.items()]
     arguments += ["--model.net.init_args.nx=8", "--model.net.init_args.ny=8"]
     arguments += ["--model.burn_in=14", "--model.burn_in_optimizer.steps=10", "--model.thinning=2"]
@@ -158,12 +167,15 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
     ensemble = results["metrics"]["ensemble"]
     assert ensemble["imbalance"] < 1e-5
     for metrics in results["metrics"].values():
-        assert 0 < metrics["energy_error_percent"] < metrics["energy_bound_percent"]
-        assert 1 < metrics["effectivity_median"] < 2
+        assert 0 < metrics["energy_error_percent"] < metrics["energy_grid_bound_percent"]
+        assert metrics["energy_error_percent"] < metrics["energy_bound_percent"]
+        for ratio in ("grid_effectivity_median", "effectivity_median"):
+            assert 1 < metrics[ratio] < 2
     assert results["task_details"]["field"] == "additive, mean 6, 6 modes"
-    assert results["price"]["fields_solved"] == 70
+    assert results["price"]["fields_solved"] == 70 + CALIBRATION
     assert results["task_details"]["test_fields"] == 20
-    data = opened(tmp_path)
+    data = opened(tmp_path, num_calibration=CALIBRATION)
+    assert_bands_follow_the_bound(out, data, results["task_details"]["conformal"])
     linear = Regression.fit(data.coefficients("train"), data.arrays("train")[1])
     error = relative_errors(linear.predict(data.coefficients("test")), data.arrays("test")[1])
     regressions = results["task_details"]["regressions_relative_l2_mean_percent"]
@@ -171,6 +183,29 @@ def test_a_short_run_says_what_it_measured(tmp_path: Path) -> None:
     assert {path.name for path in out.glob("*.png")} | {
         path.name for path in out.glob("figures/*.png")
     } >= {"flow_median.png", "flow_worst.png"}
+
+
+def assert_bands_follow_the_bound(out: Path, data: PDEPermData, expected: dict) -> None:
+    """The documented calls give the bands of ``results.json``, field by field as wide as the bound.
+
+    That of a field is computed here from its mean flow.
+    """
+    posterior, grid = load_posterior(out), data.data.grid
+    module, sides = posterior.module, {"left": 1.0, "right": 0.0}
+    (cx, cy), (x, y) = (map(torch.from_numpy, data.arrays(n)) for n in ("calibration", "test"))
+    law = posterior.predict(cx.float())
+    bands = Conformal(law, cy, module.difficulty(cx, law))
+    law = posterior.predict(x.float())
+    lower, upper = bands.interval(law, 0.9, module.difficulty(x, law))
+    active = y.abs().amax(0) > 0
+    held = ((lower <= y) & (y <= upper))[:, active].double().mean()
+    assert expected["coverage_90"] == pytest.approx(float(held), abs=2e-3)
+    flow = project_flow(law.mean, grid.nx, grid.ny, 1.0).numpy()
+    bound = discrete_bound(grid, x.numpy(), sides, flow, 1.0) / x.log().mean((1, 2)).exp().sqrt()
+    widths = ((upper - lower) / law.std)[:, active]
+    torch.testing.assert_close(
+        widths[1:] / widths[0], (bound[1:] / bound[0])[:, None] + 0 * widths[1:]
+    )
 
 
 def test_own_permeabilities_from_command_to_posterior(tmp_path: Path, monkeypatch: object) -> None:

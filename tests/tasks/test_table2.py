@@ -89,8 +89,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / cell.name
 
 
-def fields(count: int) -> tuple[np.ndarray, np.ndarray]:
-    spec = pde.PermeabilityDataSpec(nx=GRID, ny=GRID, terms=12, num_samples=count, seed=5)
+def fields(count: int, seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    spec = pde.PermeabilityDataSpec(nx=GRID, ny=GRID, terms=12, num_samples=count, seed=seed)
     kappa = np.stack([spec.fields.sample(i) for i in range(count)])
     family = pde.DarcyFamily(spec.grid, PRESSURE, 1.0)
     return kappa, np.stack([family.solve(k).velocity for k in kappa])
@@ -100,7 +100,9 @@ def test_errors_and_deviations_are_those_of_the_draws(trained: Path) -> None:
     """Against averages over the draws taken one by one."""
     posterior = load_posterior(trained)
     kappa, velocity = fields(7)
-    found = table2_shift.measure(posterior, kappa, velocity)
+    set_aside = fields(11, seed=6)
+    bands = table2_shift.Bands.of(posterior, *set_aside)
+    found = table2_shift.measure(posterior, kappa, velocity, bands)
     with torch.no_grad():
         x = torch.from_numpy(kappa).float()
         outputs = np.stack([module(x).double().numpy() for module in posterior])
@@ -117,13 +119,27 @@ def test_errors_and_deviations_are_those_of_the_draws(trained: Path) -> None:
     flows = np.abs(velocity).max(0) > 0
     assert found["coverage_90"] == pytest.approx((z[:, flows] <= 1.645).mean(), abs=1e-3)
     assert found["deviation_percent"] > found["deviation_of_weights_percent"] > 0
+    bounds = found["difficulties"]
+    for name, followed in (("conformal_90", 0), ("following_90", 1)):
+        law = posterior.predict(torch.from_numpy(set_aside[0]).float())
+        units = law.std.numpy()
+        if followed:
+            units = units * module.difficulty(torch.from_numpy(set_aside[0]), law).numpy()[:, None]
+        scores = np.sort(np.abs(set_aside[1] - law.mean.numpy()) / units, 0)
+        factor = scores[10] * (np.array(bounds)[:, None] if followed else 1.0)  # ceil(12 * .9) = 11
+        held = (
+            z * np.sqrt(spread**2 + noise[:, None] ** 2)
+            <= factor * posterior.predict(x).std.numpy()
+        )
+        assert found[name] == pytest.approx(held[:, flows].mean(), abs=2e-3)
 
 
 def test_other_fields_are_other_fields(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SGMCMC_DATA_ROOT", str(tmp_path / "nothing"))
-    content = table2_shift.panel(tmp_path, "additive", run=trained, grid=GRID, fields=6)
+    given = {"run": trained, "grid": GRID, "fields": 6, "calibration": 30}
+    content = table2_shift.panel(tmp_path, "additive", **given)
     rows = content["rows"]
     assert list(rows) == list(table2_shift.OTHERS)  # no SPE10 without its file
     assert all(len(row["errors"]) == 6 for row in rows.values())
@@ -160,7 +176,7 @@ def test_bounds_hold_on_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     content = table2_bounds.bounds(tmp_path, grid=20, fields=3)
     assert len(content["rows"]) == 2 * len(table2_shift.OTHERS) + 1
     for row in content["rows"].values():
-        assert (row["fitted_holds"], row["best_holds"]) == (1.0, 1.0)
+        assert [row[f"{way}_holds"] for way in ("discrete", "fitted", "best")] == [1.0] * 3
         assert 1 < row["best_median"] <= row["fitted_median"]
     rows = content["rows"]
     assert rows["additive, p = 64"]["error_percent"] < rows["lognormal, p = 64"]["error_percent"]

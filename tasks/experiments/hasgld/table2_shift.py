@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.stats import spearmanr
+from torch import Tensor
 
 import pde
 from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.metrics import Conformal
 from lightning_sgmcmc.posterior import Posterior
+from lightning_sgmcmc.posterior.law import PredictiveLaw
 from pde.datasets.permeability import PRESSURE
 from pde.fields.kle import MEANS
 from pde.io.spe10 import SHAPE
 from tasks.data.pde_source import find_spe10
 from tasks.experiments.experiment import need
+from tasks.pde_perm import PDEPerm
 from tasks.surrogates import Array
 
 #: Fields of each kind.
 FIELDS = 200
+#: Fields that set conformal bands.
+CALIBRATION = 300
 #: What the fields differ in from the training fields, which have p = 64 and lengths .2 and .3.
 OTHERS: dict[str, dict[str, Any]] = {
     "as in training": {},
@@ -39,6 +46,7 @@ def panel(
     run: Path | None = None,
     grid: int = 50,
     fields: int = FIELDS,
+    calibration: int = CALIBRATION,
 ) -> dict[str, Any]:
     """Predict the flow through fields of other kinds, and measure error and deviation.
 
@@ -52,6 +60,7 @@ def panel(
         run: Folder of that network's run; None is ``unet-physics-KIND-64`` beside ``folder``.
         grid: Cells in each direction.
         fields: Number of fields of each kind.
+        calibration: Number of further fields of the training law, which set conformal bands.
 
     Raises:
         ValueError: If that run has not been made.
@@ -59,32 +68,74 @@ def panel(
     run = run or folder.parent / f"unet-physics-{kind}-64"
     need(run)
     posterior = load_posterior(run)
-    rows: dict[str, dict[str, Any]] = {}
-    for name, other in OTHERS.items():
-        usual = {"kind": kind, "mean": MEANS[kind], "seed": 1, "num_samples": fields}
+    usual = {"kind": kind, "mean": MEANS[kind], "seed": 1, "num_samples": fields}
+
+    def solved(name: str, **other: Any) -> tuple[Array, Array]:
         spec = pde.PermeabilityDataSpec(nx=grid, ny=grid, **(usual | other))
-        path = folder / f"{len(rows)}.safetensors"
+        path = folder / f"{name}.safetensors"
         pde.generate_permeabilities(spec, path)
         data = pde.load_permeabilities(path)
-        rows[name] = measure(posterior, np.array(data.permeability), np.array(data.velocity))
+        return np.array(data.permeability), np.array(data.velocity)
+
+    bands = Bands.of(posterior, *solved("calibration", seed=2, num_samples=calibration))
+    rows: dict[str, dict[str, Any]] = {}
+    for name, other in OTHERS.items():
+        rows[name] = measure(posterior, *solved(str(len(rows)), **other), bands)
     level = float(posterior.module.net.get_buffer("log_mean"))
     for name, kappas in crops(grid, fields, level).items():
         family = pde.DarcyFamily(pde.Grid(grid, grid), PRESSURE, 1.0)
         velocity = np.stack([family.solve(kappa).velocity for kappa in kappas])
-        rows[name] = measure(posterior, kappas, velocity)
-    return {"run": run.name, "draws": len(posterior), "rows": rows}
+        rows[name] = measure(posterior, kappas, velocity, bands)
+    return {
+        "run": run.name,
+        "draws": len(posterior),
+        "calibration_fields": calibration,
+        "rows": rows,
+    }
 
 
-def measure(posterior: Posterior, permeability: Array, velocity: Array) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Bands:
+    """Conformal bands from fields of the training law.
+
+    Attributes:
+        alike: In units of the predictive deviation.
+        following: In proportion to the bound of the field's error as well.
+    """
+
+    alike: Conformal
+    following: Conformal
+
+    @classmethod
+    def of(cls, posterior: Posterior, permeability: Array, velocity: Array) -> Bands:
+        """Calibrate on fields [n, ny, nx] and their flows [n, edges]."""
+        law, difficulty = _predicted(posterior, permeability)
+        y = torch.from_numpy(velocity)
+        return cls(Conformal(law, y), Conformal(law, y, difficulty))
+
+
+def _predicted(posterior: Posterior, permeability: Array) -> tuple[PredictiveLaw, Tensor]:
+    """Return the law of the flows, and the difficulty of the fields."""
+    assert isinstance(posterior.module, PDEPerm)
+    x = torch.from_numpy(permeability).float()
+    with warnings.catch_warnings(action="ignore"):  # fields outside the training law are meant
+        law = posterior.predict(x)
+    difficulty = posterior.module.difficulty(x, law)
+    assert difficulty is not None
+    return law, difficulty
+
+
+def measure(
+    posterior: Posterior, permeability: Array, velocity: Array, bands: Bands
+) -> dict[str, Any]:
     """Return errors beside what the posterior says of them, field by field and on average.
 
     Of a field, ``errors`` has the relative L2 error in percent of the posterior mean, and
     ``deviations`` the predictive deviation (over draws, and with noise) in the same norm.
-    ``rank_correlation`` is Spearman's between error and deviation over draws.
+    ``rank_correlation`` is Spearman's between error and deviation over draws, and
+    ``bound_correlation`` between error and the guaranteed bound.
     """
-    x = torch.from_numpy(permeability).float()
-    with warnings.catch_warnings(action="ignore"):  # fields outside the training law are meant
-        prediction = posterior.predict(x)
+    prediction, difficulty = _predicted(posterior, permeability)
     mean, spread = prediction.mean.numpy(), prediction.epistemic_std.numpy()
     total = prediction.std.numpy()
     lower, upper = (ends.numpy() for ends in prediction.interval(0.9))
@@ -94,14 +145,24 @@ def measure(posterior: Posterior, permeability: Array, velocity: Array) -> dict[
     flows = np.abs(velocity).max(0) > 0
     deviations = 100 * np.linalg.norm(total[:, flows], axis=1) / np.linalg.norm(mean, axis=1)
     inside = ((lower <= velocity) & (velocity <= upper))[:, flows]
+    gap = torch.from_numpy(np.abs(mean - velocity))
+
+    def held(conformal: Conformal, given: Tensor | None) -> float:
+        half = conformal.half_width(prediction, 0.9, given)
+        return float((gap <= half)[:, flows].double().mean())
+
     return {
         "error_percent": float(errors.mean()),
         "deviation_of_weights_percent": float(of_weights.mean()),
         "deviation_percent": float(deviations.mean()),
         "coverage_90": float(inside.mean()),
+        "conformal_90": held(bands.alike, None),
+        "following_90": held(bands.following, difficulty),
         "rank_correlation": float(spearmanr(errors, of_weights).statistic),
+        "bound_correlation": float(spearmanr(errors, difficulty.numpy()).statistic),
         "errors": errors.tolist(),
         "deviations_of_weights": of_weights.tolist(),
+        "difficulties": difficulty.tolist(),
     }
 
 

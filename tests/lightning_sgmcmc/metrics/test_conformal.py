@@ -34,6 +34,32 @@ def test_coverage_is_exactly_that_of_the_theorem(probability: float, rank: int) 
     assert abs(float(held) - expected) < 5 * (expected * (1 - expected) / RUNS) ** 0.5
 
 
+def test_bands_that_follow_a_difficulty_hold_examples_of_another_kind() -> None:
+    """Errors of three times the size, of which the deviation knows nothing and the difficulty does.
+
+    Five standard errors of 200 calibration examples and 40,000 outputs.
+    """
+    generator = torch.Generator().manual_seed(0)
+    size = torch.rand(400, 1, generator=generator, dtype=torch.float64) + 0.5
+    size[200:] *= 3
+    y = size * torch.randn(400, 200, generator=generator, dtype=torch.float64)
+    law = moments(torch.zeros_like(y), torch.ones_like(y))
+    difficulty = 7 * size[:, 0]  # in any unit
+    first, others = (law.mean[:200], y[:200]), y[200:]
+    plain = Conformal(moments(first[0], torch.ones_like(first[0])), first[1])
+    following = Conformal(moments(first[0], torch.ones_like(first[0])), first[1], difficulty[:200])
+    of_others = moments(law.mean[200:], torch.ones_like(others))
+    assert plain.metrics(of_others, others)["coverage_90"] < 0.6
+    found = following.metrics(of_others, others, difficulty=difficulty[200:])
+    expected = 181 / 201
+    error = (expected * (1 - expected) * (1 / 201 + 1 / 200) / 200) ** 0.5
+    assert found["coverage_90"] == pytest.approx(expected, abs=5 * error)
+    half = following.half_width(of_others, 0.9, difficulty[200:])
+    lower, upper = following.interval(of_others, 0.9, difficulty[200:])
+    torch.testing.assert_close(upper - lower, 2 * half)
+    torch.testing.assert_close(half[3] / half[0], size[203, 0].expand(200) / size[200, 0])
+
+
 def test_factor_is_the_order_statistic_of_each_output() -> None:
     y = torch.tensor([[3.0, 0.0], [1.0, 0.0], [-2.0, 0.0], [0.5, -1.0]])
     prediction = moments(
@@ -75,5 +101,14 @@ def test_refuses_what_is_too_few_or_does_not_fit() -> None:
     assert "coverage_90" not in bands.metrics(moments(zero, one), zero)
     with pytest.raises(ValueError, match=r"\(0, 1\)"):
         bands.factor(1.0)
+    with pytest.raises(ValueError, match="had no difficulty"):
+        bands.interval(moments(zero, one), 0.5, one[:, 0])
+    with pytest.raises(ValueError, match="had a difficulty"):
+        Conformal(moments(zero, one), zero, one[:, 0]).interval(moments(zero, one), 0.5)
+    with pytest.raises(ValueError, match=r"shape \[8, 1\], expected one for each of the 8"):
+        Conformal(moments(zero, one), zero, one)
+    for wrong in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive and finite"):
+            Conformal(moments(zero, one), zero, wrong * one[:, 0])
     with pytest.raises(ValueError, match=r"shape \[8\], their prediction \[8, 1\]"):
         Conformal(moments(zero, one), zero[:, 0])
