@@ -178,7 +178,8 @@ RUNS = {
     ],
     "pde_perm": [
         "--task=pde_perm", "--data.num_samples=20", "--data.num_test=4", "--data.num_val=4",
-        "--data.num_calibration=9", "--data.batch_size=4", "--data.grid=8", "--data.terms=6", "--model.net.hidden=8",
+        "--data.num_calibration=9", "--data.batch_size=4", "--data.grid=8", "--data.terms=6",
+        "--model.net.hidden=8",
     ],
     "uci_regression": ["--task=uci_regression", "--data.target=price"],
     "class_table": ["--task=class_table", "--data.target=kind"],
