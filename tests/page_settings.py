@@ -124,9 +124,12 @@ SNIPPETS = {
         after="assert (upper > lower).all()",
     ),
     ("docs/prediction.md", "module.difficulty("): Snippet(
+        "import numpy as np, pde\n"
         "posterior = load_posterior(run_of('pde_perm'))\n"
-        "x, x_calibration, y_calibration = (torch.rand(30, n) + 1 for n in (64, 64, 144))\n"
-        "x, x_calibration = (t.reshape(30, 8, 8) for t in (x, x_calibration))",
+        "fields = pde.PermeabilityDataSpec(nx=8, ny=8, terms=6).fields\n"
+        "drawn = np.stack([fields.sample(2 * (i % 6) + 1) for i in range(30)])\n"
+        "x = torch.from_numpy(drawn).float()\n"
+        "x_calibration, y_calibration = x, torch.rand(30, 144)",
         after="assert (upper > lower).all()\n"
         "posterior = load_posterior(run_of('class_table'))\n"
         "x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])",
