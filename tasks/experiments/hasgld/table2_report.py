@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments.labels import label
@@ -88,21 +88,28 @@ def figures(results: Results, out: Path) -> dict[str, Figure]:
     for kind in KINDS:
         content = results.get(f"shift-{kind}")
         if content is not None:
-            figure = new_figure(5.5, 4)
-            axes = figure.subplots()
-            for name, row in content["rows"].items():
-                axes.scatter(row["errors"], row["deviations_of_weights"], s=6, label=name)
-            axes.axline((1, 1), slope=1, color="0.6", lw=0.8)
-            axes.set(
-                xscale="log",
-                yscale="log",
-                xlabel="relative L2 error of the posterior mean, %",
-                ylabel="deviation over draws, %",
-                title=f"U-Net trained on {kind} fields, p = 64",
-            )
-            axes.legend(fontsize=7)
-            made[f"shift_{kind}"] = figure
+            made[f"shift_{kind}"] = _over_errors(kind, content["rows"])
     return made
+
+
+def _over_errors(kind: str, rows: dict[str, dict[str, Any]]) -> Figure:
+    """What is said of a field's error, over that error."""
+    said = {
+        "deviations_of_weights": ("deviation over draws, %", 1),
+        "difficulties": ("guaranteed bound, % of a constant field's flow", 100),
+    }
+    shown = [name for name in said if all(name in row for row in rows.values())]
+    figure = new_figure(5 * len(shown) + 0.5, 4)
+    for axes, key in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        label, scale = said[key]
+        for name, row in rows.items():
+            axes.scatter(row["errors"], [scale * v for v in row[key]], s=6, label=name)
+        axes.axline((1, 1), slope=1, color="0.6", lw=0.8)
+        xlabel = "relative L2 error of the posterior mean, %"
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=label)
+    axes.legend(fontsize=7)
+    figure.suptitle(f"U-Net trained on {kind} fields, p = 64")
+    return figure
 
 
 def _over_modes(curves: dict[str, Curves]) -> Figure:
