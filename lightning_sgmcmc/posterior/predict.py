@@ -31,6 +31,9 @@ _CACHE = 8 * 2**20
 # Products of a weight and an input, over all draws and examples, below which compiled loops save
 # less than it takes to see whether they apply, some 2 ms.
 _FUSE_FROM = 5 * 10**7
+# Examples of one pass whatever the caches hold: with fewer, calls and narrow products cost more than
+# the caches save. All that a deep network allocates is far more than it holds at once.
+_FEWEST = 32
 # Examples of one pass before draws are stacked: matrices with fewer rows multiply slowly.
 _ROWS = 512
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -59,7 +62,7 @@ class Plan:
 
     for k draws, b examples, W bytes of weights a draw and c + a b bytes of activations, measured
     as all that one pass over a few examples allocates, freed or not. On the CPU the activations
-    are kept to a few MiB besides. Narrow perceptrons go through compiled loops where these apply
+    are kept to a few MiB besides, or to those of 32 examples. Narrow perceptrons go through compiled loops where these apply
     (:func:`~lightning_sgmcmc.posterior.fused.fused`). Where ``torch.func.vmap`` cannot follow the
     method the draws are taken one by one, and a warning says why.
 
@@ -357,7 +360,7 @@ def _tile(
     def examples(k: int) -> int:
         room = budget // k - weights
         if cpu:
-            room = min(room, max(_CACHE // k, constant + each))
+            room = min(room, max(_CACHE // k, constant + _FEWEST * each))
         return max(1, min(size, (room - constant) // max(each, 1)))
 
     rows = min(size, _ROWS)

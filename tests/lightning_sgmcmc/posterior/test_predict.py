@@ -258,6 +258,7 @@ def test_the_peak_stays_below_the_budget(tmp_path: Path, wide: int, size: int, m
         (100, 3_825_680, 4_000, 10_000, 10_000, True),
         (100, 3_825_680, 4_000, 10_000, 10_000, False),
         (5, 10, 10**8, 10**7, 300, True),
+        (24, 2_200_000, 0, 8_000_000, 5_000, True),
         (1, 10, 0, 0, 1, True),
     ],
 )
@@ -272,6 +273,8 @@ def test_tiles_fit(
     # Nothing larger would do: with another example the budget or the caches would overflow.
     limit = min(budget - k * weights, predict._CACHE) if cpu else budget - k * weights
     assert b == size or k * (constant + each * (b + 1)) > limit
+    if cpu and k == 1:  # the caches do not cut a pass of a deep network to single examples
+        assert b >= min(size, predict._FEWEST, (budget - weights - constant) // max(each, 1))
 
 
 def test_memory_too_small_for_one_draw(tmp_path: Path) -> None:
