@@ -31,8 +31,8 @@ _CACHE = 8 * 2**20
 # Products of a weight and an input, over all draws and examples, below which compiled loops save
 # less than it takes to see whether they apply, some 2 ms.
 _FUSE_FROM = 5 * 10**7
-# Examples of one pass whatever the caches hold: with fewer, calls and narrow products cost more than
-# the caches save. All that a deep network allocates is far more than it holds at once.
+# Examples of one pass whatever the caches hold: with fewer, calls and narrow products cost more
+# than the caches save. All that a deep network allocates is far more than it holds at once.
 _FEWEST = 32
 # Examples of one pass before draws are stacked: matrices with fewer rows multiply slowly.
 _ROWS = 512
@@ -62,9 +62,10 @@ class Plan:
 
     for k draws, b examples, W bytes of weights a draw and c + a b bytes of activations, measured
     as all that one pass over a few examples allocates, freed or not. On the CPU the activations
-    are kept to a few MiB besides, or to those of 32 examples. Narrow perceptrons go through compiled loops where these apply
-    (:func:`~lightning_sgmcmc.posterior.fused.fused`). Where ``torch.func.vmap`` cannot follow the
-    method the draws are taken one by one, and a warning says why.
+    are kept to a few MiB besides, or to those of 32 examples. Narrow perceptrons go through
+    compiled loops where these apply (:func:`~lightning_sgmcmc.posterior.fused.fused`). Where
+    ``torch.func.vmap`` cannot follow the method the draws are taken one by one, and a warning says
+    why.
 
     Args:
         module: The module; its own weights are left as they are.
