@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_the_energy_error_is_that_of_the_balanced_flow(tmp_path: Path) -> None:
     assert (bound > error).all()
     flows = energy_norm(grid, kappa, velocity)
     found = discrete_bound(grid, kappa, sides, other, 1.0)
-    np.testing.assert_allclose(grid_bound * flows, found, rtol=1e-5)
+    np.testing.assert_allclose(grid_bound, np.minimum(found / flows, bound), rtol=1e-5)
 
 
 def test_references_are_measured_on_the_test_fields(tmp_path: Path) -> None:
@@ -193,15 +194,16 @@ def assert_bands_follow_the_bound(out: Path, data: PDEPermData, expected: dict) 
     posterior, grid = load_posterior(out), data.data.grid
     module, sides = posterior.module, {"left": 1.0, "right": 0.0}
     (cx, cy), (x, y) = (map(torch.from_numpy, data.arrays(n)) for n in ("calibration", "test"))
-    law = posterior.predict(cx.float())
-    bands = Conformal(law, cy, module.difficulty(cx, law))
-    law = posterior.predict(x.float())
+    with warnings.catch_warnings(action="ignore"):  # the law of so few fields is not sharp
+        of_calibration, law = posterior.predict(cx.float()), posterior.predict(x.float())
+    bands = Conformal(of_calibration, cy, module.difficulty(cx, of_calibration))
     lower, upper = bands.interval(law, 0.9, module.difficulty(x, law))
     active = y.abs().amax(0) > 0
     held = ((lower <= y) & (y <= upper))[:, active].double().mean()
     assert expected["coverage_90"] == pytest.approx(float(held), abs=2e-3)
     flow = project_flow(law.mean, grid.nx, grid.ny, 1.0).numpy()
-    bound = discrete_bound(grid, x.numpy(), sides, flow, 1.0) / x.log().mean((1, 2)).exp().sqrt()
+    sizes = np.exp(np.log(x.numpy()).mean((1, 2)) / 2)
+    bound = torch.from_numpy(discrete_bound(grid, x.numpy(), sides, flow, 1.0) / sizes)
     widths = ((upper - lower) / law.std)[:, active]
     torch.testing.assert_close(
         widths[1:] / widths[0], (bound[1:] / bound[0])[:, None] + 0 * widths[1:]
