@@ -20,6 +20,7 @@ from lightning_sgmcmc.posterior.law import PredictiveLaw
 from pde.datasets.permeability import PRESSURE
 from pde.fields.kle import MEANS
 from pde.io.spe10 import SHAPE
+from tasks.data.pde_perm import CALIBRATION
 from tasks.data.pde_source import find_spe10
 from tasks.experiments.experiment import need
 from tasks.pde_perm import PDEPerm
@@ -27,8 +28,6 @@ from tasks.surrogates import Array
 
 #: Fields of each kind.
 FIELDS = 200
-#: Fields that set conformal bands.
-CALIBRATION = 300
 #: What the fields differ in from the training fields, which have p = 64 and lengths .2 and .3.
 OTHERS: dict[str, dict[str, Any]] = {
     "as in training": {},

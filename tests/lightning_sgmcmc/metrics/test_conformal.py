@@ -43,19 +43,17 @@ def test_bands_that_follow_a_difficulty_hold_examples_of_another_kind() -> None:
     size = torch.rand(400, 1, generator=generator, dtype=torch.float64) + 0.5
     size[200:] *= 3
     y = size * torch.randn(400, 200, generator=generator, dtype=torch.float64)
-    law = moments(torch.zeros_like(y), torch.ones_like(y))
+    law = moments(torch.zeros_like(y[200:]), torch.ones_like(y[200:]))  # the same of all
     difficulty = 7 * size[:, 0]  # in any unit
-    first, others = (law.mean[:200], y[:200]), y[200:]
-    plain = Conformal(moments(first[0], torch.ones_like(first[0])), first[1])
-    following = Conformal(moments(first[0], torch.ones_like(first[0])), first[1], difficulty[:200])
-    of_others = moments(law.mean[200:], torch.ones_like(others))
-    assert plain.metrics(of_others, others)["coverage_90"] < 0.6
-    found = following.metrics(of_others, others, difficulty=difficulty[200:])
+    plain = Conformal(law, y[:200])
+    following = Conformal(law, y[:200], difficulty[:200])
+    assert plain.metrics(law, y[200:])["coverage_90"] < 0.6
+    found = following.metrics(law, y[200:], difficulty=difficulty[200:])
     expected = 181 / 201
     error = (expected * (1 - expected) * (1 / 201 + 1 / 200) / 200) ** 0.5
     assert found["coverage_90"] == pytest.approx(expected, abs=5 * error)
-    half = following.half_width(of_others, 0.9, difficulty[200:])
-    lower, upper = following.interval(of_others, 0.9, difficulty[200:])
+    half = following.half_width(law, 0.9, difficulty[200:])
+    lower, upper = following.interval(law, 0.9, difficulty[200:])
     torch.testing.assert_close(upper - lower, 2 * half)
     torch.testing.assert_close(half[3] / half[0], size[203, 0].expand(200) / size[200, 0])
 
