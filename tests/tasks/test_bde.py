@@ -132,15 +132,16 @@ def test_a_missing_ensemble_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hidden"),
+    ("name", "layers", "floor"),
     [
-        ("airfoil-swag-4", [32, 32, 32]),
-        ("bikesharing-ours-4", [48, 48, 48]),
-        ("bikesharing-dropout-4", [48, 48, 48]),
+        ("airfoil-swag-4", 3, 0.05),
+        ("bikesharing-ours-4", 5, 0.005),
+        ("bikesharing-ensemble-4", 5, 0.005),
+        ("bikesharing-dropout-4", 5, 0.005),
     ],
 )
 def test_cells_have_the_network_the_noise_and_the_seed(
-    name: str, hidden: list[int], parsed: Any
+    name: str, layers: int, floor: float, parsed: Any
 ) -> None:
     cells = {cell.name: cell for cell in experiment.cells()}
     assert len(cells) == 2 * 5 * 5
@@ -149,12 +150,24 @@ def test_cells_have_the_network_the_noise_and_the_seed(
     assert config["data"]["init_args"]["name"] == name.partition("-")[0]
     assert config["seed_everything"] == 4
     model = config["model"]["init_args"]
-    assert model["net"]["init_args"]["hidden"] == hidden
-    ours = cells[name.replace("dropout", "ours")]
+    assert model["net"]["init_args"]["hidden"] == [32] * layers
+    ours = cells[f"{config['data']['init_args']['name']}-ours-4"]
     activation = parsed(ours)["model"]["init_args"]["net"]["init_args"]["activation"]
     assert model["net"]["init_args"]["activation"] == activation
     noise = [model[key] for key in ("noise", "noise_floor", "noise_spread", "output_scale")]
-    assert noise == ["input", 0.05, 0.2, 1.0]
+    assert noise == ["input", floor, 0.2, 1.0]
+
+
+def test_floors_are_tried_on_a_fifth_of_the_training_rows(parsed: Any) -> None:
+    tried = [c for c in experiment.EXPERIMENT.choices.cells() if c.name.startswith("bikesharing")]
+    own = parsed({cell.name: cell for cell in experiment.cells()}["bikesharing-ours-0"])
+    for cell, floor in zip(tried, (0.05, 0.02, 0.005), strict=True):
+        config = parsed(cell)
+        assert config["data"]["init_args"].pop("num_val") == 2780
+        assert config["model"]["init_args"]["noise_floor"] == floor
+        config["model"]["init_args"]["noise_floor"] = 0.005
+        own["data"]["init_args"].pop("num_val", None)
+        assert config == own
 
 
 def test_means_and_standard_errors_of_the_table() -> None:
