@@ -1047,8 +1047,8 @@ BDE = [
         "bikesharing-ours-?",
         "docs/bde.md: minibatches for Adam alone, whose gradients give the metric",
         {
-            "options": {"momentum": 0.99}, "batch": 500, "burn_in": 4_260, "thinning": 20,
-            "steps": 4_860, "optimizer": adam(4_200, 0.01), "step_fraction": 0.5,
+            "options": {"momentum": 0.99}, "batch": 500, "burn_in": 6_060, "thinning": 20,
+            "steps": 6_600, "optimizer": adam(6_000, 0.01), "step_fraction": 0.5,
             "metric": rmsprop(0.999, eps=4e-4), "freeze": True,
         },
     ),
