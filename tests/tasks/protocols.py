@@ -121,9 +121,14 @@ def pruning(rate: float, start: int, stop: int, every: int) -> dict[str, Any]:
     return {"pruning": f"GradualPruning({stated})"}
 
 
-def adam(steps: int, lr: float = 0.001, betas: tuple[float, float] = (0.9, 0.999)) -> str:
-    """Return the optimizer of burn-in."""
-    return f"Adam(lr={lr}, betas={betas}), {steps} steps"
+def adam(
+    steps: int,
+    lr: float = 0.001,
+    betas: tuple[float, float] = (0.9, 0.999),
+    final: float = 0.003,
+) -> str:
+    """Return the optimizer of burn-in, whose step falls to a fraction ``final`` of its own."""
+    return f"Adam(lr={lr}, betas={betas}), {steps} steps, warmup 0.02, final {final}"
 
 
 def halved(every: int) -> str:
@@ -1048,7 +1053,7 @@ BDE = [
         "docs/bde.md: minibatches for Adam alone, whose gradients give the metric",
         {
             "options": {"momentum": 0.99}, "batch": 500, "burn_in": 6_060, "thinning": 20,
-            "steps": 6_600, "optimizer": adam(6_000, 0.01), "step_fraction": 0.5,
+            "steps": 6_600, "optimizer": adam(6_000, 0.01, final=1.0), "step_fraction": 0.5,
             "metric": rmsprop(0.999, eps=4e-4), "freeze": True,
         },
     ),

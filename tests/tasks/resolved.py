@@ -89,14 +89,15 @@ def of_run(cell: Cell) -> Resolved:
         "thinning": model.thinning,
         "freeze": model.freeze_preconditioner if sampler.preconditioner.adaptive else None,
         "chains": model.num_chains,
-        "optimizer": adam and _of_optimizer(adam.optimizer, adam.steps),
+        "optimizer": adam and _of_optimizer(adam),
         "pruning": _call(callbacks[0]) if callbacks else None,
     }
 
 
-def _of_optimizer(stated: Any, steps: int) -> str:
-    name, arguments = stated.class_path.rpartition(".")[2], stated.init_args
-    return f"{name}(lr={arguments.lr}, betas={tuple(arguments.betas)}), {steps} steps"
+def _of_optimizer(adam: Any) -> str:
+    name, arguments = adam.optimizer.class_path.rpartition(".")[2], adam.optimizer.init_args
+    stated = f"{name}(lr={arguments.lr}, betas={tuple(arguments.betas)})"
+    return f"{stated}, {adam.steps} steps, warmup {adam.warmup}, final {adam.final}"
 
 
 def _sampler(stated: Any) -> Sampler:
