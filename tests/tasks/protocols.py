@@ -1053,7 +1053,7 @@ BDE = [
         "docs/bde.md: minibatches for Adam alone, whose gradients give the metric",
         {
             "options": {"momentum": 0.99}, "batch": 500, "burn_in": 6_060, "thinning": 20,
-            "steps": 6_600, "optimizer": adam(6_000, 0.01, final=1.0), "step_fraction": 0.5,
+            "steps": 6_600, "optimizer": adam(6_000, 0.01, final=1.0),
             "metric": rmsprop(0.999, eps=4e-4), "freeze": True,
         },
     ),
