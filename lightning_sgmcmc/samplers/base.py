@@ -492,7 +492,7 @@ class Sampler(torch.optim.Optimizer):
 
     @staticmethod
     def _where(step: int, lr: float) -> str:
-        return f"at step {step} with step size {lr:.3g}"
+        return f"at the sampler's step {step} with step size {lr:.3g}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the chain's next step depends on but the weights.

@@ -32,6 +32,8 @@ def label(overrides: Overrides) -> str:
     if metric is not None:
         words.append(f"{_name(metric)} metric{_in_brackets(metric.get('init_args', {}))}")
     words += [f"{sign} = {stated[k]}" for k, sign in _SIGNS.items() if k in stated]
+    if stated.get("labels") == "model":
+        words.append("labels sampled")
     if stated.get("count_prior"):
         words.append("prior counted")
     if stated.get("paper_mode"):

@@ -778,6 +778,22 @@ NLD = [
     Row("qdop-chains", "ours, beyond the paper", {"chains": 3}),
     Row("*-frozen", "ours", {"freeze": True}, {"freeze": "the paper's C adapts to the end"}),
     Row("dop-frozen", "docs/nld.md: the metric of 500 updates bears no more", {"lr": 0.0002}),
+    Row(
+        "rmsprop-printed",
+        "Algorithm 2: (D + eps)^-1/2, D_0 = 1, gamma_t = 1/sqrt t, eps = 1e-4",
+        {"metric": {"name": "DecayingRMSProp", "eps": 1e-4, "power": 0.5, "delay": 0}},
+    ),
+    Row(
+        "qdop-sampled",
+        "section 'Natural Langevin Dynamics', with the Fisher matrix of sampled labels",
+        {
+            "metric": {
+                "name": "QuasiDiagonalFisher", "eps": 1e-4, "power": 0.5, "labels": "model",
+                "memory": None, "floor": 0.0,
+            },
+        },
+    ),
+    Row("qdop-cold", "the footnote on pSGLD's code, T = 1/N", {"temperature": 2e-5}),
 ]  # fmt: skip
 
 # --- Wang, Deng, Lin 2020 (HASGLD-SA) -----------------------------------------------------------

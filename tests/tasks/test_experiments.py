@@ -198,6 +198,9 @@ def test_labels_state_what_is_built() -> None:
     assert label(drawn).endswith(", T = 1e-06")
     drawn = sampler("SGFS", 0.1, gaussian(1.0), variant="diagonal", count_prior=True)
     assert label(drawn) == "SGFS-d, prior counted, frozen, lr 0.1, prior N(0, 1)"
+    drawn = sampler("NaturalLangevin", 0.1, gaussian(1.0), labels="model")
+    assert label(drawn) == "NaturalLangevin, labels sampled, frozen, lr 0.1, prior N(0, 1)"
+    assert "labels" not in label(sampler("NaturalLangevin", 0.1, gaussian(1.0), labels="data"))
     flat = ours("FlatPrior")
     halved = sampler("baselines.Optimized", 0.1, flat) | schedule("BlockDecay", every=100)
     assert label(halved) == "SGD, lr 0.1 halved every 100 steps, no prior"

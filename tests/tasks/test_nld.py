@@ -46,44 +46,13 @@ def test_names_are_unique_and_the_grid_is_the_paper_s() -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda c: c.name)
-def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
+def test_networks_and_data(cell: Cell, parsed: Any) -> None:
     content = parsed(cell)
     model, data = content["model"]["init_args"], content["data"]["init_args"]
     assert model["net"]["init_args"]["hidden"] == [400, 400]
     assert (data["num_val"], data["val_from"], data["scale"]) == (10_000, "last", "unit")
-    assert (data["batch_size"], data["measure_train"]) == (100, 10_000)
-    assert model["schedule"]["init_args"] == {"every": 10_000, "factor": 0.5}
-    sampler = model["sampler"]["init_args"]
-    name = model["sampler"]["class_path"].rsplit(".", 1)[-1]
-    if cell.name in nld.POINTS + nld.AVERAGED:
-        assert name == "Optimized"
-        assert sampler["prior"]["class_path"].endswith("FlatPrior")
-        last = (content["trainer"]["max_steps"] - 1, 1)
-        draws = last if cell.name in nld.POINTS else (500, 100)
-        assert (model["burn_in"], model["thinning"]) == draws
-        assert model["net"]["init_args"]["dropout"] == 0.5 * (cell.name == "dropout")
-        return
-    assert (model["burn_in"], model["thinning"]) == (500, 100)
-    assert sampler["prior"]["init_args"]["variance"] == 0.1
-    assert sampler["temperature"] == 1.0
-    assert model["freeze_preconditioner"] == cell.name.endswith("frozen")
-    assert model["num_chains"] == (3 if cell.name.endswith("chains") else 1)
-    if cell.name == "dop-frozen":
-        assert sampler["lr"] == 2e-4  # below the largest stable one, 2.4e-4
-    elif not cell.name.endswith("accurate"):
-        alike = next(c for c in CELLS if c.name == cell.name.split("-")[0])
-        assert sampler["lr"] == step(alike)
-    if cell.name.startswith("qdop"):
-        assert (name, sampler["eps"], sampler["power"], sampler["memory"]) == (
-            "NaturalLangevin",
-            1e-4,
-            0.5,
-            None,
-        )
-    elif cell.name.startswith("dop"):
-        metric = sampler["preconditioner"]
-        assert metric["class_path"].endswith("DiagonalFisher")
-        assert (metric["init_args"]["eps"], metric["init_args"]["power"]) == (1e-4, 0.5)
+    assert data["measure_train"] == 10_000
+    assert model["net"]["init_args"]["dropout"] == 0.5 * (cell.name == "dropout")
 
 
 def test_weights_start_with_variance_one_over_fan_in() -> None:

@@ -6,8 +6,10 @@ draw every 100 after 500, and a metric C with gamma_t = 1/sqrt(t) and 1e-4 on it
 The ensembles are run as published, with a C that adapts until the end, and with a C that is frozen
 where burn-in ends. The network of the posterior mean (PostMean) belongs to the same run.
 ``qdop-chains``, beyond the paper, has three chains. ``NAME-accurate`` has the step that was most
-accurate in the trials, which is the paper's rule, where the least NLL chose another. SGD's last
-iterate is one network; ``sgd-averaged`` and ``sgd-accurate`` also average what samplers average.
+accurate in the trials, which is the paper's rule, where the least NLL chose another.
+``rmsprop-printed`` has Algorithm 2's metric, ``qdop-sampled`` a Fisher matrix of labels that the
+network's predictions give, and ``qdop-cold`` the temperature 1/N. SGD's last iterate is one
+network; ``sgd-averaged`` and ``sgd-accurate`` also average what samplers average.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ PREDICTING = {
     "ensemble": "mean prediction of iterates",
     "posterior_mean": "mean weights of iterates",
 }
-SUFFIXES = ("", "-accurate", "-chains", "-frozen")
+SUFFIXES = ("", "-accurate", "-chains", "-frozen", "-printed", "-sampled", "-cold")
 
 
 def report(results: Results) -> Iterable[str | Table]:

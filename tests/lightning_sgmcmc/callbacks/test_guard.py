@@ -105,7 +105,8 @@ def test_a_gradient_that_is_not_finite_keeps_no_checkpoint(late: None, tmp_path:
         module.chain.advance(module.chain.minibatch())
     for _ in range(2):
         with pytest.raises(
-            NonFiniteGradientError, match=r"of 1 of 1 .*first: net.weight\) at step 3 with .*0\.001"
+            NonFiniteGradientError,
+            match=r"of 1 of 1 .*first: net.weight\) at the sampler's step 3 with .*0\.001",
         ):
             module.chain.sampler.state_dict()
 
