@@ -785,8 +785,9 @@ NLD = [
     ),
     Row(
         "qdop-sampled",
-        "section 'Natural Langevin Dynamics', with the Fisher matrix of sampled labels",
+        "equation 4 and its footnote: labels drawn from the model; diverges at the step of QDOP",
         {
+            "lr": 1e-4,
             "metric": {
                 "name": "QuasiDiagonalFisher", "eps": 1e-4, "power": 0.5, "labels": "model",
                 "memory": None, "floor": 0.0,
