@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import sys
 from functools import cache
 from multiprocessing.context import ForkServerContext
@@ -25,6 +26,13 @@ def start(folder: Path, arguments: list[str], variables: dict[str, str], said: P
     process = _context().Process(target=_run, args=(folder, arguments, variables, said))
     process.start()
     return process
+
+
+def free_port() -> str:
+    """Return a port on which nothing listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
 
 
 def _run(folder: Path, arguments: list[str], variables: dict[str, str], said: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests import forked
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = """
@@ -82,33 +84,32 @@ save_file(found, folder / f"ensemble{rank}.safetensors")
 """
 
 
-def launch(
-    folder: Path, sampler: str, processes: int, sabotage: str = "no"
-) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, sampler: str, processes: int) -> None:
+    """Run the script on one process, or on two that SLURM's variables bring together."""
     folder.mkdir()
-    script = folder / "run.py"
-    script.write_text(SCRIPT)
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-    }
-    return subprocess.run(
-        [sys.executable, str(script), str(folder), sampler, str(processes), sabotage],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    (folder / "train.py").write_text(SCRIPT)
+    job = {
+        "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0", "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "train",
+        "SLURM_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": forked.free_port(),
+    }  # fmt: skip
+    started = []
+    for rank in "01"[:processes]:
+        own = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank} | (job if processes > 1 else {})
+        said = folder / f"said{rank}"
+        arguments = [str(folder), sampler, str(processes), "no"]
+        started.append((forked.start(folder, arguments, own, said), said))
+    for process, said in started:
+        process.join(300)
+        assert process.exitcode == 0, said.read_text()
 
 
 @pytest.mark.parametrize("sampler", ["sghmc", "hasgld", "svrg", "control variate"])
 def test_two_processes_are_one_chain(tmp_path: Path, sampler: str) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    for folder, processes in ((one, 1), (two, 2)):
-        done = launch(folder, sampler, processes)
-        assert done.returncode == 0, done.stderr
+    run(one, sampler, 1)
+    run(two, sampler, 2)
     ranks = [load_file(two / f"rank{r}.safetensors") for r in (0, 1)]
     for name, value in ranks[0].items():
         assert torch.equal(value, ranks[1][name]), name
@@ -130,6 +131,21 @@ def test_two_processes_are_one_chain(tmp_path: Path, sampler: str) -> None:
 
 
 def test_replicas_that_part_are_noticed(tmp_path: Path) -> None:
-    done = launch(tmp_path / "two", "sghmc", 2, "yes")
+    """Of a run that starts its second process itself."""
+    script = tmp_path / "run.py"
+    script.write_text(SCRIPT)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "two"), "sghmc", "2", "yes"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode != 0
     assert "hold different weights after step 100" in done.stderr

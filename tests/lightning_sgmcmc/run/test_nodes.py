@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -145,12 +144,6 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
-def free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Return what starts a job in a folder of its own, by SLURM's variables or torchrun."""
@@ -163,7 +156,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs = []
 
     def begin(by: str, strategy: str, restarts: int = 0) -> Job:
-        port = free_port()
+        port = forked.free_port()
         own = [*COMMAND, *TWO_MACHINES, f"--trainer.strategy={strategy}", "--out=run"]
         job = Job(tmp_path)
         jobs.append(job)
