@@ -35,6 +35,15 @@ def free_port() -> str:
         return str(found.getsockname()[1])
 
 
+def job(nodes: int, each: int) -> dict[str, str]:
+    """Return what SLURM tells all processes of a job, whose machines are all this one."""
+    return {
+        "SLURM_NTASKS": str(nodes * each), "SLURM_NTASKS_PER_NODE": str(each),
+        "SLURM_NNODES": str(nodes), "SLURM_JOB_ID": "4242", "SLURM_JOB_NAME": "train",
+        "SLURM_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+    }  # fmt: skip
+
+
 def _run(folder: Path, arguments: list[str], variables: dict[str, str], said: Path) -> None:
     from lightning.pytorch.utilities import rank_zero_only
 

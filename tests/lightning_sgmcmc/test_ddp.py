@@ -88,21 +88,19 @@ def run(folder: Path, sampler: str, processes: int) -> None:
     """Run the script on one process, or on two that SLURM's variables bring together."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    job = {
-        "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1",
-        "SLURM_NODEID": "0", "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "train",
-        "SLURM_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": forked.free_port(),
-    }  # fmt: skip
+    job = forked.job(nodes=1, each=2) | {"SLURM_NODEID": "0"} if processes == 2 else {}
+    arguments = [str(folder), sampler, str(processes), "no"]
     started = []
     for rank in "01"[:processes]:
-        own = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank} | (job if processes > 1 else {})
-        said = folder / f"said{rank}"
-        arguments = [str(folder), sampler, str(processes), "no"]
-        started.append((forked.start(folder, arguments, own, said), said))
-    for process, said in started:
-        process.join(300)
-        assert process.exitcode == 0, said.read_text()
+        own, said = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}, folder / f"said{rank}"
+        started.append((forked.start(folder, arguments, job | own, said), said))
+    try:
+        for process, said in started:
+            process.join(300)
+            assert process.exitcode == 0, said.read_text()
+    finally:
+        for process, _ in started:
+            process.kill()  # nothing where it has ended
 
 
 @pytest.mark.parametrize("sampler", ["sghmc", "hasgld", "svrg", "control variate"])

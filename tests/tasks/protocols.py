@@ -705,6 +705,15 @@ KDD99_POSTERIOR = [
 # --- Marceau-Caron, Ollivier 2017 (NLD) ---------------------------------------------------------
 
 _ETA = "which eta was chosen is not said; best accuracy on the validation set (docs/nld.md)"
+
+
+def _quasi_diagonal(labels: str) -> dict[str, Any]:
+    return {
+        "name": "QuasiDiagonalFisher", "eps": 1e-4, "power": 0.5, "labels": labels,
+        "memory": None, "floor": 0.0,
+    }  # fmt: skip
+
+
 NLD = [
     Row(
         "*",
@@ -755,10 +764,7 @@ NLD = [
         "Algorithm 4, OP: gamma_t = 1/sqrt t, eps = 1e-4",
         {
             "sampler": "NaturalLangevin", "lr": 0.001, "freeze": False,
-            "metric": {
-                "name": "QuasiDiagonalFisher", "eps": 1e-4, "power": 0.5, "labels": "data",
-                "memory": None, "floor": 0.0,
-            },
+            "metric": _quasi_diagonal("data"),
         },
         {"lr": _ETA},
     ),
@@ -786,13 +792,7 @@ NLD = [
     Row(
         "qdop-sampled",
         "equation 4 and its footnote: labels drawn from the model; diverges at the step of QDOP",
-        {
-            "lr": 1e-4,
-            "metric": {
-                "name": "QuasiDiagonalFisher", "eps": 1e-4, "power": 0.5, "labels": "model",
-                "memory": None, "floor": 0.0,
-            },
-        },
+        {"lr": 1e-4, "metric": _quasi_diagonal("model")},
     ),
     Row("qdop-cold", "the footnote on pSGLD's code, T = 1/N", {"temperature": 2e-5}),
 ]  # fmt: skip

@@ -156,7 +156,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs = []
 
     def begin(by: str, strategy: str, restarts: int = 0) -> Job:
-        port = forked.free_port()
         own = [*COMMAND, *TWO_MACHINES, f"--trainer.strategy={strategy}", "--out=run"]
         job = Job(tmp_path)
         jobs.append(job)
@@ -164,15 +163,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             variables = {
                 "PATH": f"{scontrol.parent}:{os.environ['PATH']}",
                 "SCONTROL_LOG": str(tmp_path / "scontrol.log"),
-                "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "2",
-                "SLURM_JOB_ID": "4242", "SLURM_JOB_NAME": "train",
-                "SLURM_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-            }  # fmt: skip
-            job.by_slurm(own, variables)
+            }
+            job.by_slurm(own, forked.job(nodes=2, each=1) | variables)
         else:
             options = [
                 "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=1",
-                f"--rdzv-endpoint=127.0.0.1:{port}", f"--max-restarts={restarts}",
+                f"--rdzv-endpoint=127.0.0.1:{forked.free_port()}", f"--max-restarts={restarts}",
             ]  # fmt: skip
             job.by_torchrun(options, own)
         return job
