@@ -1040,7 +1040,8 @@ UCI = [
             "steps": 20_000, "chains": 4, "optimizer": adam(500, 0.02),
             "prior": "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1, per_fan_in=True)",
         },
-    )
+    ),
+    Row("*-default-*", "docs/uci.md: 100 hidden units", {"steps": 10_000}),
 ]  # fmt: skip
 
 _BDE = "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1)"  # not by fan-in

@@ -18,7 +18,10 @@ from tasks.uci import PUBLISHED
 SHEET = sheet("uci")
 METRICS = SHEET.settings["metrics"]
 #: What the rows of a set are called, what their cells' names add to it, and what they change.
-ROWS = (("ours", "-default", {}), ("ours, 50 units", "", SHEET.settings["published"]))
+ROWS = (
+    ("ours, 100 units", "-default", {}),
+    ("ours, 50 units", "", SHEET.settings["published"]),
+)
 
 
 def cells() -> list[Cell]:
@@ -64,7 +67,7 @@ def report(results: Results) -> list[str | Table]:
         for label, word, _ in ROWS:
             names = [f"{name}{word}-{s}" for s in range(NUM_SPLITS)]
             runs = [run for n in names if (run := results.get(n)) is not None]
-            rows.append(Row([name, label], record=summary(runs)))
+            rows.append(Row([name if word else "", label], record=summary(runs)))
         rows += [
             paper_row(["", method], columns, (NUM_SPLITS, *numbers), empty="-")
             for method, numbers in PUBLISHED[name].items()
