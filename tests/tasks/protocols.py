@@ -1041,7 +1041,8 @@ UCI = [
             "prior": "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1, per_fan_in=True)",
         },
     ),
-    Row("*-default-*", "docs/uci.md: 100 hidden units", {"steps": 10_000}),
+    Row("*-wide-*", "docs/uci.md: 200 hidden units",
+        {"burn_in": 3_000, "thinning": 24, "steps": 7_000}),
 ]  # fmt: skip
 
 _BDE = "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1)"  # not by fan-in

@@ -268,7 +268,7 @@ def test_cells_are_valid_commands(cell: Any, parsed: Any) -> None:
     words = cell.name.split("-")
     stated = dict(re.findall(r"-([a-z]+)([0-9.]+)", cell.name))
     assert data["name"] == words[0]
-    width, steps = (100, 10_000) if "default" in words else (50, 20_000)
+    width, steps = (200, 7_000) if "wide" in words else (50, 20_000)
     assert model["net"]["init_args"]["hidden"] == [int(stated.get("units", width))]
     assert config["trainer"]["max_steps"] == int(stated.get("steps", steps))
     if data["num_val"]:
@@ -290,7 +290,7 @@ def test_cells_are_valid_commands(cell: Any, parsed: Any) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_configuration_is_one_of_the_trials(name: str, parsed: Any) -> None:
-    (own,) = (cell for cell in experiment.cells() if cell.name == f"{name}-default-0")
+    (own,) = (cell for cell in experiment.cells() if cell.name == f"{name}-0")
     expected = parsed(own)
     expected["data"]["init_args"]["num_val"] = None
     tried = []
@@ -323,24 +323,24 @@ def test_tables_of_the_benchmark() -> None:
         }
 
     results: dict[str, Any] = {c.name: None for c in experiment.cells()}
-    results["yacht-default-0"] = result(1, -2, 0.9, 0.97)
-    results["yacht-default-7"] = result(2, -3, 0.8, 1.04)
+    results["yacht-0"] = result(1, -2, 0.9, 0.97)
+    results["yacht-7"] = result(2, -3, 0.8, 1.04)
     lines = experiment.EXPERIMENT.render(results).splitlines()
     # Standard error of (1, 2): .7071 / sqrt(2).
     assert (
-        "| yacht | ours, 100 units | 2 | 1.50 ± 0.50 | -2.50 ± 0.50 | 85.0 % | "
+        "| yacht | ours, 50 units | 2 | 1.50 ± 0.50 | -2.50 ± 0.50 | 85.0 % | "
         "0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) | 2.00 (1.97 to 2.04) | 1 |"
     ) in lines
-    assert lines.count("|  | ours, 50 units | 0 | - | - | - | - | - | - | - |") == len(PUBLISHED)
-    assert "| energy | ours, 100 units | 0 | - | - | - | - | - | - | - |" in lines
-    results["yacht-default-9"] = short = result(3, -4, 0.7, 1.0)  # one that says nothing of mixing
+    assert lines.count("|  | ours, 200 units | 0 | - | - | - | - | - | - | - |") == len(PUBLISHED)
+    assert "| energy | ours, 50 units | 0 | - | - | - | - | - | - | - |" in lines
+    results["yacht-9"] = short = result(3, -4, 0.7, 1.0)  # one that says nothing of mixing
     short["diagnostics"]["mixing"]["predictions"]["rhat"]["median"] = None
     short["diagnostics"]["predictive"]["temperature"] = None
     text = experiment.EXPERIMENT.render(results)
     assert "| 0.50 (0.48 to 0.52) | 2.00 (1.97 to 2.04) | 2.00 (1.97 to 2.04) |" in text
-    assert "| yacht | ours, 100 units | 3 | 2.00 ±" in text
-    alone = experiment.EXPERIMENT.render(dict.fromkeys(results) | {"yacht-default-9": short})
-    row = "| yacht | ours, 100 units | 1 | 3.00 | -4.00 | 70.0 % | 0.50 (0.50 to 0.50) |  |  | 1 |"
+    assert "| yacht | ours, 50 units | 3 | 2.00 ±" in text
+    alone = experiment.EXPERIMENT.render(dict.fromkeys(results) | {"yacht-9": short})
+    row = "| yacht | ours, 50 units | 1 | 3.00 | -4.00 | 70.0 % | 0.50 (0.50 to 0.50) |  |  | 1 |"
     assert row in alone
     assert "|  | PBP | 20 | 5.67 | -3.16 | - | - | - | - | - |" in lines
     name = next(cell.name for cell in TRIALS if cell.name.endswith("m0.99-f0.05-scale7"))
