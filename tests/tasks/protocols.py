@@ -779,8 +779,9 @@ NLD = [
             "the paper's rule, on short runs: the most accurate step of the grid (docs/nld.md)",
             {"lr": lr},
         )
-        for name, lr in (("sgd", 1.0), ("dop", 0.01), ("qdop", 0.01))
+        for name, lr in (("sgd", 1.0), ("euclidean", 1.0), ("dop", 0.01), ("qdop", 0.01))
     ),
+    Row("euclidean-accurate", "the same: the prior variance too", {"prior": gaussian(1.0)}),
     Row("qdop-chains", "ours, beyond the paper", {"chains": 3}),
     Row("*-frozen", "ours", {"freeze": True}, {"freeze": "the paper's C adapts to the end"}),
     Row("dop-frozen", "docs/nld.md: the metric of 500 updates bears no more", {"lr": 0.0002}),

@@ -41,7 +41,7 @@ def test_names_are_unique_and_the_grid_is_the_paper_s() -> None:
     tried = {(cell.name.split("-")[0], step(cell)) for cell in CHOICES}
     assert {(c.name, step(c)) for c in CELLS if "-" not in c.name} < tried
     accurate = {(c.name.split("-")[0], step(c)) for c in CELLS if c.name.endswith("accurate")}
-    assert accurate == {("sgd", 1.0), ("dop", 0.01), ("qdop", 0.01)} < tried
+    assert accurate == {("sgd", 1), ("euclidean", 1), ("dop", 0.01), ("qdop", 0.01)} < tried
     assert {"euclidean", "qdop-frozen", "sgd", "dropout"} < set(names)
 
 
