@@ -733,7 +733,7 @@ NLD = [
         {"lr": _ETA},
     ),
     Row("dropout", "Table 1", {"lr": 1.0}, {"lr": _ETA}),
-    Row("euclidean", "equation 2, T = 1", {"sampler": "SGLD", "lr": 0.1}, {"lr": _ETA}),
+    Row("euclidean*", "equation 2, T = 1", {"sampler": "SGLD", "lr": 0.1}, {"lr": _ETA}),
     Row(
         "rmsprop*",
         "Algorithm 2",
