@@ -7,6 +7,8 @@ chosen once, on rows held out of the training rows of the sets' first splits.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tasks.data.uci import NUM_SPLITS, SETS
@@ -18,10 +20,10 @@ from tasks.uci import PUBLISHED
 SHEET = sheet("uci")
 METRICS = SHEET.settings["metrics"]
 #: What the rows of a set are called, what their cells' names add to it, and what they change.
-ROWS = (
+ROWS: list[tuple[str, str, dict[str, Any]]] = [
     ("ours, 50 units", "", {}),
     ("ours, 200 units", "-wide", SHEET.settings["wide"]),
-)
+]
 
 
 def cells() -> list[Cell]:
