@@ -26,6 +26,8 @@ BATCH = 100
 _OPTIMIZERS = {
     "sgd": component("torch.optim.SGD"),
     "rmsprop": component("torch.optim.RMSprop", alpha=0.99, eps=1e-5),
+    # RMSprop whose V starts at the first squared gradient, as pSGLD's does, not at 0.
+    "rmsprop-corrected": component("torch.optim.Adam", betas=[0.0, 0.99], eps=1e-5),
     "rmsspectral": ours("baselines.RMSspectral", alpha=0.99, eps=1e-5),
     "adam": component("torch.optim.Adam"),
 }
