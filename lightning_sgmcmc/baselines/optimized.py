@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.baselines import inner
+from lightning_sgmcmc.common.arguments import shown_optimizer
 from lightning_sgmcmc.priors import Prior
 from lightning_sgmcmc.samplers import Sampler
 
@@ -79,7 +80,7 @@ class Optimized(Sampler):
     @property
     def name(self) -> str:
         """The baseline's name, with that of its optimizer."""
-        return f"Optimized({type(self.optimizer).__name__})"
+        return f"Optimized({shown_optimizer(self.optimizer)})"
 
     def caveats(self, frozen: bool) -> list[str]:
         """Return that the draws are no sample."""

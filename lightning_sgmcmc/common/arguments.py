@@ -9,6 +9,8 @@ from dataclasses import asdict, is_dataclass
 from types import FrameType
 from typing import Any
 
+from torch.optim import Optimizer
+
 _NOT_OPTIONS = ("self", "args", "kwargs", "chain", "params", "net")
 
 
@@ -48,9 +50,10 @@ def default_arguments(kind: type) -> dict[str, Any]:
 def arguments_of(built: object) -> dict[str, Any]:
     """Return the options that an object was built with, as far as it keeps them by their names.
 
-    Numbers, words and collections stay as they are; anything else is the name of its class.
+    Numbers, words and collections stay as they are; an optimizer is its name with what differs
+    from its defaults; anything else is the name of its class.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name in argument_names(type(built)):
         value = getattr(built, name, inspect.Parameter.empty)
         if value is inspect.Parameter.empty or inspect.ismethod(value):
@@ -58,8 +61,18 @@ def arguments_of(built: object) -> dict[str, Any]:
         if is_dataclass(value) and not isinstance(value, type):
             value = asdict(value)
         plain = value is None or isinstance(value, (bool, int, float, str, tuple, list, Mapping))
-        found[name] = value if plain else type(value).__name__
+        if isinstance(value, Optimizer):
+            found[name] = shown_optimizer(value)
+        else:
+            found[name] = value if plain else type(value).__name__
     return found
+
+
+def shown_optimizer(built: Optimizer) -> str:
+    """Return an optimizer's name, with the arguments that differ from its defaults but for lr."""
+    usual = default_arguments(type(built)) | {"lr": built.defaults.get("lr")}
+    stated = {k: v for k, v in built.defaults.items() if v != usual.get(k, v)}
+    return type(built).__name__ + (f"({listed(stated)})" if stated else "")
 
 
 def init_arguments(built: object, frame: FrameType | None) -> dict[str, Any]:

@@ -90,8 +90,13 @@ def _name(value: Component) -> str:
 def _sampler(drawn: Component) -> str:
     stated, name = drawn["init_args"], _name(drawn)
     if name == "Optimized":
-        return _name(stated["optimizer"]) if "optimizer" in stated else "SGD"
+        return _optimizer(stated["optimizer"]) if "optimizer" in stated else "SGD"
     return _VARIANTS[stated.get("variant", "full")] if name == "SGFS" else name
+
+
+def _optimizer(inner: Component) -> str:
+    betas = inner.get("init_args", {}).get("betas")
+    return _name(inner) + (f" (betas = {betas[0]:g}, {betas[1]:g})" if betas else "")
 
 
 def _in_brackets(arguments: Mapping[str, Any]) -> str:

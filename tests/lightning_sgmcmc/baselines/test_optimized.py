@@ -215,8 +215,9 @@ def test_a_run_says_that_it_is_no_sample(tmp_path: Path, name: str) -> None:
     assert content["diagnostics"]["notes"] == [note]
     assert content["diagnostics"]["alarms"] == []
     assert content["temperature"] == 0
-    kind = "Adam" if name == "Adam" else "Custom"
+    kind = "Adam(betas=(0.8, 0.95))" if name == "Adam" else "Custom(momentum=0.5)"
     assert content["sampler"]["name"] == f"Optimized({kind})"
+    assert content["sampler"]["options"] == {"optimizer": kind}
 
 
 def test_wrong_arguments() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from lightning_sgmcmc import (
     Minibatch,
     RMSProp,
 )
-from lightning_sgmcmc.baselines import Optimized
+from lightning_sgmcmc.baselines import SWAG, Optimized
 from lightning_sgmcmc.callbacks.report.label import describe
 from lightning_sgmcmc.chain.schedules import BlockDecay, ConstantStep, PolynomialDecay
 from lightning_sgmcmc.samplers import ChainsInTurn
@@ -67,6 +68,17 @@ def params() -> list[Any]:
         (
             lambda p: Optimized(p, 0.1, optimizer=torch.optim.Adam),
             "Optimized(Adam), no metric, lr 0.1, FlatPrior(), T = 0",
+        ),
+        (
+            lambda p: Optimized(p, 0.1, optimizer=partial(torch.optim.Adam, betas=(0.0, 0.99))),
+            "Optimized(Adam(betas=(0, 0.99))), no metric, lr 0.1, FlatPrior(), T = 0",
+        ),
+        (
+            lambda p: SWAG(
+                p, 0.1, start=8, optimizer=partial(torch.optim.SGD, momentum=0.9, lr=0.3)
+            ),
+            "SWAG(start=8, every=100, rank=20, optimizer='SGD(momentum=0.9)'), no metric, lr 0.1, "
+            "FlatPrior(), T = 0",
         ),
     ],
 )
