@@ -149,7 +149,8 @@ class Choices:
             for name, run in ended.items()
         ]
         missing = len(runs) - len(ended)
-        rest = [f"{missing} of the {len(runs)} runs have not ended."] if missing else []
+        have = "has" if missing == 1 else "have"
+        rest = [f"{missing} of the {len(runs)} runs {have} not ended."] if missing else []
         return "\n\n".join([markdown(head, rows), *rest])
 
 
