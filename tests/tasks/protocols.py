@@ -53,6 +53,7 @@ USUAL: dict[str, Any] = {
     "chains": 1,
     "optimizer": None,  # of burn-in
     "pruning": None,
+    "dropout": 0.0,
 }
 
 #: Training rows of the 10 % file of KDD Cup 99, six most populous classes: stands in for the file.
@@ -408,6 +409,7 @@ PSGLD_MNIST = [
     *(row for name, (steps, every, *_) in _LENGTHS.items() for row in _beyond(name, steps, every)),
     *(_averaged(name, steps, thinning) for name, (steps, _, thinning, _) in _LENGTHS.items()),
     *_methods(60_000),
+    Row("*-dropout-*", "docs/psgld-mnist.md: in both hidden layers", {"dropout": 0.5}),
     Row(
         "*-rmsprop-corrected",
         "noise-free pSGLD; V starts as in the authors' code",
@@ -737,7 +739,7 @@ NLD = [
         | {"prior": "FlatPrior()", "burn_in": 49_999, "thinning": 1, "lr": 0.1},
         {"lr": _ETA},
     ),
-    Row("dropout", "Table 1", {"lr": 1.0}, {"lr": _ETA}),
+    Row("dropout", "Table 1; .5 in the authors' code", {"lr": 1.0, "dropout": 0.5}, {"lr": _ETA}),
     Row("euclidean*", "equation 2, T = 1", {"sampler": "SGLD", "lr": 0.1}, {"lr": _ETA}),
     Row(
         "rmsprop*",
@@ -1127,7 +1129,7 @@ BDE = [
         "docs/bde.md: one network, with as many gradients as the six of ours together",
         optimized("Adam", betas=(0.9, 0.999), eps=1e-8) | {
             "prior": _BDE, "lr": 0.01, "batch": 20_000, "law": "reshuffled", "burn_in": 149_900,
-            "thinning": 1, "steps": 150_000, "chains": 1,
+            "thinning": 1, "steps": 150_000, "chains": 1, "dropout": 0.01,
             "schedule": "WarmupCosine(steps=150000, warmup=0.02, final=0.003)",
         },
     ),
@@ -1219,7 +1221,7 @@ LEADERBOARD = [
         "*-dropout-?",
         "docs/leaderboard.md: one network, with as many gradients as the four together",
         {
-            "lr": 0.01, "burn_in": 39_900, "steps": 40_000, "chains": 1,
+            "lr": 0.01, "burn_in": 39_900, "steps": 40_000, "chains": 1, "dropout": 0.05,
             "schedule": "WarmupCosine(steps=40000, warmup=0.02, final=0.003)",
         },
     ),

@@ -68,7 +68,8 @@ def relevant(cell: Cell) -> str:
         for name, value in cell.overrides.items()
         if name in ("data.batch_size", "data.sampling") or not name.startswith(apart)
     }
-    return json.dumps([cell.config, kept], sort_keys=True)
+    dropout = cell.overrides.get("model.net", {}).get("init_args", {}).get("dropout")
+    return json.dumps([cell.config, kept, dropout], sort_keys=True)
 
 
 def of_run(cell: Cell) -> Resolved:
@@ -78,6 +79,7 @@ def of_run(cell: Cell) -> Resolved:
     sampler = _sampler(model.sampler)
     batch = data.get("sampling", "auto")
     adam = model.burn_in_optimizer
+    net = (model.get("net") or {}).get("init_args") or {}
     callbacks = [c for c in config.trainer.callbacks or [] if "Pruning" in c.class_path]
     return _of_sampler(sampler) | {
         "step_fraction": model.step_fraction if sampler.auto_lr else None,
@@ -91,6 +93,7 @@ def of_run(cell: Cell) -> Resolved:
         "chains": model.num_chains,
         "optimizer": adam and _of_optimizer(adam),
         "pruning": _call(callbacks[0]) if callbacks else None,
+        "dropout": net.get("dropout", 0.0),
     }
 
 
@@ -217,6 +220,7 @@ class Recorder:
                 "chains": sampler.num_chains or 1,
                 "optimizer": None,
                 "pruning": None,
+                "dropout": 0.0,
             }
             | stated
             | of_gradient

@@ -256,7 +256,7 @@ def test_the_best_of_each_method_is_named(better: Any, best: str) -> None:
     values = zip(names, (1.0, 5.0, None, 2.0), strict=True)
     results = {name: value and {"value": value} for name, value in values}
     text = choices.render(results)  # type: ignore[arg-type]
-    ended = "| b-2 | 2.00 |\n\n1 of the 4 runs have not ended."
+    ended = "| b-2 | 2.00 |\n\n1 of the 4 runs has not ended."
     assert text.endswith(f"{ended}\n\nBest: {best}.")
     assert "a-4" not in text
     assert "Best" not in choices.render({})
