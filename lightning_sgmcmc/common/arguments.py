@@ -50,10 +50,9 @@ def default_arguments(kind: type) -> dict[str, Any]:
 def arguments_of(built: object) -> dict[str, Any]:
     """Return the options that an object was built with, as far as it keeps them by their names.
 
-    Numbers, words and collections stay as they are; an optimizer is its name with what differs
-    from its defaults; anything else is the name of its class.
+    Numbers, words and collections stay as they are; anything else is the name of its class.
     """
-    found: dict[str, Any] = {}
+    found = {}
     for name in argument_names(type(built)):
         value = getattr(built, name, inspect.Parameter.empty)
         if value is inspect.Parameter.empty or inspect.ismethod(value):
@@ -61,10 +60,7 @@ def arguments_of(built: object) -> dict[str, Any]:
         if is_dataclass(value) and not isinstance(value, type):
             value = asdict(value)
         plain = value is None or isinstance(value, (bool, int, float, str, tuple, list, Mapping))
-        if isinstance(value, Optimizer):
-            found[name] = shown_optimizer(value)
-        else:
-            found[name] = value if plain else type(value).__name__
+        found[name] = value if plain else type(value).__name__
     return found
 
 

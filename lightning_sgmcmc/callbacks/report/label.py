@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_sgmcmc.chain.schedules import ConstantStep
-from lightning_sgmcmc.common.arguments import arguments_of, listed
+from lightning_sgmcmc.common.arguments import arguments_of, listed, shown_optimizer
 from lightning_sgmcmc.preconditioners import AveragedLBFGS, Identity, Preconditioner
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import GradientEstimator, Minibatch
@@ -42,6 +43,9 @@ def describe(
     own = sampler.samplers[0] if isinstance(sampler, ChainsInTurn) else sampler
     metric = own.preconditioner
     options = {k: v for k, v in arguments_of(own).items() if k not in _APART}
+    inner = getattr(own, "optimizer", None)  # of a baseline
+    if isinstance(inner, Optimizer):
+        options["optimizer"] = shown_optimizer(inner)
     timetable = {k: v for k, v in arguments_of(schedule).items() if k not in ("optimizer", "lr")}
     step = {
         "first": sampler.param_groups[0].get("initial_lr", sampler.lr),
