@@ -69,7 +69,8 @@ class PDESource(DarcySurrogate):
         basis, patterns = data.data.basis_velocity, data.data.patterns
         if basis is None or patterns is None:
             raise ValueError("pde_source needs spots or wells, the data set holds other sources")
-        alone = (patterns != 0) & ((patterns != 0).sum(axis=0) == 1)
+        # A strength is read where its rate alone enters, not at the well that balances it.
+        alone = (patterns > 0) & ((patterns != 0).sum(axis=0) == 1)
         spots = np.array([np.argwhere(cells)[0] for cells in alone if cells.any()])
         scale = np.array(
             [p[c].max() if c.any() else 1.0 for p, c in zip(patterns, alone, strict=True)]
@@ -113,15 +114,20 @@ class PDESource(DarcySurrogate):
         """Return the noise scale, the field and the exact linear baseline."""
         data = self._data()
         linear = 100 * data.least_squares_error()
-        kappa = data.data.permeability
         return super().describe(kept) | {
             "field": data.data.metadata.get("permeability", data.spec.field),
-            "log10_contrast": math.log10(kappa.max() / kappa.min()),
+            "log10_contrast": self.log10_contrast(),
             "linear_least_squares": {
                 "relative_l2_mean_percent": float(linear.mean()),
                 "relative_l2_median_percent": float(np.median(linear)),
             },
         }
+
+    def log10_contrast(self) -> float:
+        """Return log10 of the largest permeability over the least, of cells with flow."""
+        data = self._data().data
+        kappa = data.permeability[data.active]
+        return math.log10(kappa.max() / kappa.min())
 
     def summary(self, results: dict[str, Any]) -> list[tuple[str, str]]:
         """Return rows of the table that a run prints last."""
@@ -142,5 +148,7 @@ class PDESource(DarcySurrogate):
     ) -> Figure:
         """Draw one source with the field's permeability, and its flow."""
         data = self._data().data
+        kappa = data.permeability.copy()
+        kappa[~data.active] = np.nan  # drawn as nothing
         truth, mean, std = velocities
-        return flow_figure(data.grid, data.permeability, field, truth, mean, std, title, spread)
+        return flow_figure(data.grid, kappa, field, truth, mean, std, title, spread)

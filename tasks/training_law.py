@@ -121,7 +121,10 @@ def _features(fields: Array, cells: list[float], ends: tuple[float, float]) -> A
         np.add.reduceat(power.sum(axis), _first_of_bands(size), axis=1)
         for axis, size in ((1, nx), (2, ny))
     ]
-    beyond = ((fields < ends[0]) | (fields > ends[1])).reshape(n, -1).mean(1, keepdims=True)
+    # In single precision, in which fields reach a network: 0.1 is not beyond 0.1.
+    least, largest = np.array(ends, np.float32)
+    asked = fields.astype(np.float32)
+    beyond = ((asked < least) | (asked > largest)).reshape(n, -1).mean(1, keepdims=True)
     logs = np.log(np.concatenate([_FLOOR + np.concatenate(bands, 1), _BEYOND + beyond], 1))
     return np.concatenate([mean, logs], 1)
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from ..darcy.cells import BoolArray
 from ..errors import FileContentError
 from ..fields.sources import three_spot_source, three_spots
 from ..grid import Array, Grid
@@ -58,6 +59,11 @@ class Dataset(Generic[Spec]):
     def coefficients(self) -> Array:
         """Karhunen-Loeve coefficients of random permeabilities, `[num_samples, terms]`."""
         return self.arrays["coefficients"]
+
+    @property
+    def active(self) -> BoolArray:
+        """Which cells there is flow in, `[ny, nx]`; the permeability of others means nothing."""
+        return np.asarray(self.arrays.get("active", np.ones(self.grid.shape))) > 0
 
     @property
     def strengths(self) -> Array | None:

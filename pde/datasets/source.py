@@ -201,10 +201,18 @@ class SourceDataSpec(DataSpec):
         return {"permeability": _ORIGINS[self.field], "boundary": said}
 
     def unlike(self, arrays: Mapping[str, Array]) -> list[str]:
-        """Whether the field's file, where it is at hand, holds another permeability."""
+        """Whether the field's files, where they are at hand, say something else."""
         path = {"spe10": self.spe10_file, "file": self.permeability_file}.get(self.field)
-        at_hand = path is not None and Path(path).exists()
-        if at_hand and not np.array_equal(arrays["permeability"], self.permeability()):
+        files = [Path(name) for name in (path, self.active_file) if name is not None]
+        if path is None or not all(file.exists() for file in files):
+            return []
+        active = self.active()
+        everywhere = np.ones(self.grid.shape)
+        if not np.array_equal(
+            arrays.get("active", everywhere), everywhere if active is None else active
+        ):
+            return ["other cells are active there"]
+        if not np.array_equal(arrays["permeability"], self.permeability()):
             return [f"{path} holds another permeability"]
         return []
 

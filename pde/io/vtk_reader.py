@@ -58,14 +58,25 @@ def _read(path: Path) -> tuple[Grid, dict[str, Array]]:
         raise FileContentError(f"{path} is {root.get('type')}, expected ImageData, RectilinearGrid")
     extent = [int(word) for word in piece.attrib["Extent"].split()]
     nx, ny, nz = (extent[i + 1] - extent[i] for i in (0, 2, 4))
+    if element.attrib["WholeExtent"].split() != piece.attrib["Extent"].split():
+        raise FileContentError(f"{path} is in pieces: merge them")
     if nz > 1:
         raise FileContentError(f"{path} has {nz} layers of cells, expected one: extract a layer")
     if element.tag == "ImageData":
         hx, hy = (float(word) for word in element.attrib["Spacing"].split()[:2])
         grid = Grid(nx, ny, lx=nx * hx, ly=ny * hy)
+        x, y = (
+            float(first) + extent[place] * h
+            for first, place, h in zip(
+                element.get("Origin", "0 0 0").split(), (0, 2), (hx, hy), strict=False
+            )
+        )
     else:
         lines = [decode(array) for array in piece.iterfind("Coordinates/DataArray")]
         grid = Grid.of_spacing(np.diff(lines[0]), np.diff(lines[1]))
+        x, y = lines[0][0], lines[1][0]
+    if (x, y) != (0, 0):  # in which the places of wells count
+        raise FileContentError(f"{path} begins at ({x:g}, {y:g}), expected (0, 0): move it there")
     arrays = {}
     for array in piece.iterfind("CellData/DataArray"):
         if array.get("NumberOfComponents", "1") == "1":

@@ -71,8 +71,10 @@ class BinaryData(SplitData):
         if test is not None:
             splits["test"] = test
         if self.standardise:
-            mean, scale = splits["train"][0].mean(0), splits["train"][0].std(0, ddof=1)
-            scale[scale == 0] = 1.0
+            train = splits["train"][0]
+            mean, scale, low = train.mean(0), train.std(0, ddof=1), train.min(0)
+            constant = low == train.max(0)
+            mean[constant], scale[constant] = low[constant], 1.0  # without the mean's rounding
             splits = {name: ((x - mean) / scale, y) for name, (x, y) in splits.items()}
         self._arrays = splits
         self._splits = {

@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 #: Most categories that a feature of words may have.
 MOST_CATEGORIES = 50
 #: What is written like a number but is none: thousands separators, units of money, percent.
+#: Labels from here on stay words: 15 digits are what double precision has.
+_EXACT = 1e15
 _LIKE_A_NUMBER = re.compile(r"[^\w\s]*\d[\d.,' _\u00a0\u202f]*[%€$£]?")
 #: A comma before three digits, which may separate thousands.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
@@ -229,8 +231,10 @@ class Column:
         words = list(self.codes)
         values: NDArray[Any] = np.array(words)
         if all(map(self._numeric, words)):
-            values = np.array([float(word.replace(",", ".")) for word in words])
-            if not np.isfinite(values).all():
+            numbers = np.array([float(word.replace(",", ".")) for word in words])
+            if not np.isfinite(numbers).all():
                 raise ValueError(f"{self.path}, column {self.name!r}: a label is not finite")
+            if np.abs(numbers).max() < _EXACT:  # above it, different ones become one number
+                values = numbers
         chosen: NDArray[Any] = values[np.concatenate(self.parts)]
         return chosen

@@ -160,7 +160,7 @@ def layout_of(path: Path, head: list[Row]) -> Layout:
     line, fields = head[0]
     fields = [" ".join(field.split()) for field in fields]
     following = head[1][1] if len(head) > 1 else []
-    if not _is_header(fields, head):
+    if not (_is_header(fields, head) or _is_numbered(fields, head)):
         while not fields[-1]:
             fields.pop()
         _refuse_header_of_numbers(path, fields, head)
@@ -192,6 +192,17 @@ def _is_header(fields: list[str], head: list[Row]) -> bool:
     return not any(f in column for f, column in zip(fields, columns, strict=False) if f)
 
 
+def _is_numbered(fields: list[str], head: list[Row]) -> bool:
+    """Return whether pandas numbered the columns and, under an empty field, the rows."""
+    numbers = [str(i) for i in range(max(len(fields), len(head)))]
+    rows = [row[0] for _, row in head[1:]]
+    return (
+        fields[0] == ""
+        and fields[1:] == numbers[: len(fields) - 1]
+        and rows == numbers[: len(rows)]
+    )
+
+
 def _refuse_header_of_numbers(path: Path, fields: list[str], head: list[Row]) -> None:
     """Refuse a first row with numbers that is not like those below it."""
     others = [row for _, row in head[1:]]
@@ -217,7 +228,8 @@ def _whole(fields: Iterable[str]) -> bool:
 
 
 def _counts(fields: list[str]) -> bool:
-    """Return whether these are whole numbers at equal distances."""
+    """Return whether these are whole numbers at equal distances, but for empty fields."""
+    fields = [field for field in fields if field]
     if len(fields) < 3 or not _whole(fields):
         return False
     steps = {int(b) - int(a) for a, b in itertools.pairwise(fields)}

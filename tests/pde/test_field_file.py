@@ -1,6 +1,7 @@
 """Own fields from files: every format gives the same field, and what is wrong is said."""
 
 import base64
+import re
 import zlib
 
 import numpy as np
@@ -98,6 +99,23 @@ def test_every_encoding_of_vtk_is_read(compressed, encoding, tmp_path):
         read_field(path)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('Origin="0 0 0"', 'Origin="-5 0 0"', "begins at (-5, 0), expected (0, 0): move it there"),
+        ('Piece Extent="0 5', 'Piece Extent="0 3', "is in pieces: merge them"),
+    ],
+)
+def test_grids_elsewhere_and_in_pieces_are_refused(old, new, message, tmp_path):
+    """Wells would lie in other cells, and cells of the other pieces would be missing."""
+    path = write_vtk(tmp_path / "k.vti", Grid(5, 3, lx=10.0, ly=3.0), FIELD)
+    text = path.read_bytes()
+    assert text.count(old.encode()) == 1
+    path.write_bytes(text.replace(old.encode(), new.encode()))
+    with pytest.raises(FileContentError, match=re.escape(message)):
+        read_field(path)
+
+
 def test_wrong_files_units_and_orders_are_one_line(tmp_path):
     path, bad = tmp_path / "k.npy", tmp_path / "bad.csv"
     np.save(path, FIELD)
@@ -170,6 +188,10 @@ def test_a_set_of_own_wells_is_what_the_solver_says(tmp_path, capsys):
     assert np.std(data.strengths[:, 0]) > 0
     np.testing.assert_array_equal(data.strengths[:, 2], 1)
     capsys.readouterr()
+    active[4, :8], active[4, 8] = 1, 0  # where the permeability is 1 as well
+    np.save(tmp_path / "a.npy", active)
+    assert main(command, "generate") == 2
+    assert "other cells are active there" in capsys.readouterr().err
     table.write_text("x,y,rate\n15,15,2\n")
     assert main(command, "generate") == 2
     assert "no well has a spread" in capsys.readouterr().err

@@ -111,6 +111,16 @@ def test_words_of_one_file_are_numbered_with_numbers_of_the_other(tmp_path: Path
     assert data.tensors("test")[1].tolist() == [0, 1, 0]
 
 
+def test_labels_of_more_digits_than_a_number_has_stay_apart(tmp_path: Path) -> None:
+    labels = [f"76561198000000{i:03d}" for i in (1, 2, 14, 30)]
+    assert len({float(label) for label in labels}) < 4
+    rows = "".join(f"{i},{labels[i % 4]}\n" for i in range(12))
+    (tmp_path / "a.csv").write_text("x,kind\n" + rows)
+    data = made(str(tmp_path / "a.csv"), "kind")
+    assert data.class_names == tuple(labels)
+    assert data.num_classes == 4
+
+
 def test_words_where_numbers_are_expected(tmp_path: Path) -> None:
     path = csv(tmp_path / "a.csv", X, ["red", "green"] * 30, "a,b,c,kind\n")
     with pytest.raises(ValueError, match=r"num_classes = 2 .*a\.csv are words, such as 'red'"):

@@ -138,6 +138,18 @@ def test_scales_are_those_of_the_training_examples(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scaled.arrays("train")[0][:, 1:], 0)  # constant there
 
 
+def test_a_constant_whose_mean_rounds_is_shifted_only(tmp_path: Path) -> None:
+    constant = np.array([0.1, 0.1, 0.1])
+    assert constant.std() > 0
+    train = "".join(f"{sign}1 1:{i} 2:0.1\n" for i, sign in enumerate("+-+"))
+    written(tmp_path, train, "train")
+    written(tmp_path, "+1 1:1 2:0.2\n", "test")
+    module = LIBSVMData("train", 2, "test", str(tmp_path), batch_size=2, standardise=True)
+    module.setup()
+    np.testing.assert_array_equal(module.arrays("train")[0][:, 1], 0)
+    assert module.arrays("test")[0][0, 1] == 0.2 - 0.1
+
+
 def test_impossible_settings_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="num_val = 20 leaves none of the 20"):
         data(tmp_path, num_val=20)

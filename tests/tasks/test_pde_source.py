@@ -132,6 +132,31 @@ def test_own_wells_have_noise_of_the_size_of_their_flow(tmp_path: Path) -> None:
     assert other.path != data.path
 
 
+@pytest.mark.parametrize("balancer_first", [True, False])
+def test_a_balancing_well_is_no_measure_of_a_rate(tmp_path: Path, balancer_first: bool) -> None:
+    """Its cell has the rate of the only other well too, of the other sign, on another area."""
+    grid = pde.Grid.of_spacing([1, 1, 2, 4, 8, 16, 16, 16], [1, 1, 2, 4, 8, 16])
+    kappa = np.exp(np.random.default_rng(0).standard_normal(grid.shape))
+    pde.write_vtk(tmp_path / "k.vtr", grid, kappa)
+    rated, balancer = ".5,.5,3,1", "60,30,,"
+    if balancer_first:
+        rated, balancer = "60,30,3,1", ".5,.5,,"
+    (tmp_path / "wells.csv").write_text(f"x,y,rate,spread\n{rated}\n{balancer}\n")
+    data = opened(
+        tmp_path, permeability=str(tmp_path / "k.vtr"), wells=str(tmp_path / "wells.csv"),
+        side_flux={"left": -0.05},
+    )  # fmt: skip
+    module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
+    run = trainer(tmp_path, 1)
+    run.datamodule = data  # type: ignore[attr-defined]
+    module.trainer = run
+    module.setup("fit")
+    x = torch.from_numpy(data.data.source()).float()
+    size = torch.from_numpy(np.linalg.norm(data.data.velocity, axis=1)).float()
+    edges = data.data.grid.num_edges
+    torch.testing.assert_close(module.noise_shape(x)[:, 0] * edges**0.5, size, rtol=1e-5, atol=0)
+
+
 def test_own_field_from_command_to_posterior(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("SGMCMC_RUN_FOLDER", raising=False)
     given = own_files(tmp_path)
@@ -145,6 +170,31 @@ def test_own_field_from_command_to_posterior(tmp_path: Path, monkeypatch: Any) -
     assert {"flow_median", "flow_worst", "trace"} <= names
     mean = load_posterior(folder).predict(torch.zeros(2, 9, 14)).mean
     assert mean.shape == (2, pde.Grid(14, 9).num_edges)
+
+
+def test_cells_without_flow_have_no_permeability(tmp_path: Path) -> None:
+    """Neither in the contrast nor in a figure, where a file of them has placeholders."""
+    own_files(tmp_path)
+    kappa, active = 1e-13 * np.load(tmp_path / "k.npy"), np.ones((9, 14))
+    active[6:8, 2:9] = 0
+    kappa[active == 0] = 0.0
+    np.save(tmp_path / "k.npy", kappa)
+    np.save(tmp_path / "a.npy", active)
+    data = opened(
+        tmp_path, permeability=str(tmp_path / "k.npy"), wells=str(tmp_path / "wells.csv"),
+        lx=140.0, ly=90.0, side_pressure={"left": 1.0}, active=str(tmp_path / "a.npy"),
+    )  # fmt: skip
+    module = PDESource(nn.Linear(3, 1), lambda params: SGLD(params, lr=1e-6), noise=0.1)
+    run = trainer(tmp_path, 1)
+    run.datamodule = data  # type: ignore[attr-defined]
+    module.trainer = run
+    inside = kappa[active > 0]
+    expected = np.log10(inside.max() / inside.min())
+    assert module.log10_contrast() == pytest.approx(expected)
+    edges = [data.data.velocity[0]] * 3
+    figure = module.flow_figure(data.data.source()[0], edges, "title", "spread")
+    drawn = np.ma.filled(figure.axes[0].collections[0].get_array().astype(float), np.nan)
+    np.testing.assert_array_equal(np.isnan(drawn.reshape(9, 14)), active == 0)
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

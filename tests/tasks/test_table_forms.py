@@ -64,6 +64,7 @@ SAME: dict[str, str | bytes] = {
 }
 #: Forms of one table with other names.
 NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "pandas without names": (text_of(pd.DataFrame(FRAME.to_numpy())), ("0", "1", "2")),
     "no header": (PLAIN.split("\n", 1)[1], ("0", "1", "2")),
     "a name with a new line": (PLAIN.replace("b,", '"b\n(m)",', 1), ("a", "b (m)", "y")),
     "a name with a comma": (PLAIN.replace("b,", '"b, m",', 1), ("a", "b, m", "y")),
@@ -145,6 +146,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "numbers from 0 as names": (
         "0,1,2\n" + ROW * 3,
         "line 1: 0, 1, 2 reads like a header of numbers",
+    ),
+    "numbers from 1 as names, under an empty field": (
+        ",1,2,3\n" + "7," + ROW + "9," + ROW,
+        "reads like a header of numbers",
     ),
     "years as names": (
         "2019,2020,2021\n" + "3,4,5\n" * 3,

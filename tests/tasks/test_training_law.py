@@ -75,6 +75,16 @@ def test_two_values_are_enough_for_a_law() -> None:
         TrainingLaw.fit(known[:3])
 
 
+def test_two_values_are_the_same_in_single_precision() -> None:
+    """A network's fields are float32, where .1 is larger and 100.3 larger than in float64."""
+    known = np.where(np.random.default_rng(0).random((80, 9, 9)) < 0.5, 0.1, 100.3)
+    law = TrainingLaw.fit(known)
+    assert float(np.float32(100.3)) > 100.3
+    single = known.astype(np.float32).astype(float)
+    np.testing.assert_allclose(law.distances(single), law.distances(known), rtol=1e-6)
+    assert law.remark(single) is None
+
+
 def test_a_line_comes_where_the_law_does_not_explain_the_count() -> None:
     """By the binomial law, with at most `level` as its rate of false alarms."""
     law = TrainingLaw.fit(fields(0, 600))
