@@ -37,10 +37,11 @@ from lightning_sgmcmc.target import Batch, GradientEstimator
 class SGMCMCModule(EnsembleSteps):
     """Draws the weights of a network from their posterior.
 
-    A task is a subclass with two methods, :meth:`nll` and :meth:`predictive`; everything else has
-    a default (:class:`~lightning_sgmcmc.chain.Task`). The module hands Lightning's minibatches and
-    its ``manual_backward`` to :attr:`chain`, which takes the steps; the ``KeepDraws`` callback asks
-    the chain's schedule whether a state is a draw, and keeps it in :attr:`kept`.
+    A task is a subclass with one method, :meth:`law`, or with :meth:`nll` and :meth:`predictive`;
+    everything else has a default (:class:`~lightning_sgmcmc.chain.Task`). The module hands
+    Lightning's minibatches and its ``manual_backward`` to :attr:`chain`, which takes the steps; the
+    ``KeepDraws`` callback asks the chain's schedule whether a state is a draw, and keeps it in
+    :attr:`kept`.
 
     Args:
         net: The network.
@@ -61,7 +62,7 @@ class SGMCMCModule(EnsembleSteps):
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain
             whose C still adapts and whose target is biased, and the run says so.
         step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one,
-            measured where burn-in ends, where the sampler takes over, and 1, 4, 16, ... steps
+            measured where burn-in ends, where the sampler takes over, and 1, 2, 4, 8, ... steps
             after that.
         curvature_batches: Minibatches from which that one is estimated.
         max_gradient_noise: For ``lr="auto"`` on minibatches: the largest relative error of a
@@ -211,7 +212,7 @@ class SGMCMCModule(EnsembleSteps):
 
     def _curvature_sample(self, count: int) -> list[Batch]:
         """Return the first minibatches of a loader that is no BatchStream, at most ``count``."""
-        loader = checks.plain_loader(self.trainer.train_dataloader)
+        loader = checks.plain_loader(self.trainer.train_dataloader, own=True)
         batches = [received(self.trainer, batch) for batch in islice(loader, count)]
         self.chain.check_task(batches[0] if batches else None)
         return batches

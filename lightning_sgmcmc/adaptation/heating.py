@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler
-from torch.utils.data.distributed import DistributedSampler
 
 from lightning_sgmcmc.adaptation.directions import Directions
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.chain.checks import sampling_of
 from lightning_sgmcmc.common.vectors import flatten, inner, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
@@ -166,8 +165,7 @@ class Heating:
 def batch_law(chain: Chain, examples: int) -> BatchLaw:
     """Return how a chain's minibatches are drawn.
 
-    A ``DataLoader`` that shuffles without replacement reshuffles; any other loader is taken for one
-    of independent minibatches.
+    A ``DataLoader`` may reshuffle too; any other order is taken for one of independent minibatches.
 
     Args:
         chain: The chain, bound to its data.
@@ -176,14 +174,8 @@ def batch_law(chain: Chain, examples: int) -> BatchLaw:
     sampler, loader = chain.sampler, chain.loader
     assert sampler.num_data is not None
     size = sampler.batch_size or examples * chain.processes.size
-    if chain.stream is not None:
-        reshuffled = chain.stream.sampling == "reshuffled"
-    else:
-        order = loader.sampler if isinstance(loader, DataLoader) else None
-        reshuffled = (isinstance(order, RandomSampler) and not order.replacement) or (
-            isinstance(order, DistributedSampler) and order.shuffle
-        )
-    return BatchLaw(sampler.num_data, min(size, sampler.num_data), reshuffled)
+    law = sampling_of(loader) if chain.stream is None else chain.stream.sampling
+    return BatchLaw(sampler.num_data, min(size, sampler.num_data), law == "reshuffled")
 
 
 def measure(

@@ -77,6 +77,7 @@ class ChainCheckpoint(Checkpoint):
         self._last_is_whole = True
         self._logs: list[dict[str, Any]] = []  # of the checkpoint that the run continues from
         self._due, self._stopped_by = False, 0  # where a validation comes first
+        self._saved_at = 0  # the step of the last checkpoint
         self._asks_at, self._asked_at = 0, (0, 0.0)  # step; and step and time of the last question
         #: The last checkpoint, which ``trainer.test(ckpt_path="best")`` takes; empty before.
         self.best_model_path = ""
@@ -101,6 +102,7 @@ class ChainCheckpoint(Checkpoint):
         """Continue the duration, and note where the loggers are to go on."""
         self._began, self._before = time.monotonic(), checkpoint.get("sgmcmc_seconds", 0.0)
         self._last_is_whole = Path(str(trainer.ckpt_path)).name != PREVIOUS
+        self._saved_at = checkpoint["global_step"]
         self._logs = checkpoint.get("sgmcmc_logs", [])
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -129,7 +131,12 @@ class ChainCheckpoint(Checkpoint):
         self._stop.wait_for_step()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop at once from here on; Lightning gives the signals back."""
+        """Save what a run that ends by epochs has not saved, and stop at once from here on.
+
+        Lightning gives the signals back.
+        """
+        if self._saved_at != trainer.global_step:
+            self._save(trainer)
         self._stop.at_once()
 
     def on_exception(
@@ -205,6 +212,7 @@ class ChainCheckpoint(Checkpoint):
         self._last_is_whole = True
         trainer.strategy.barrier("ChainCheckpoint")  # all of the one before, then all of this one
         trainer.save_checkpoint(path, weights_only=False)
+        self._saved_at = trainer.global_step
         if trainer.is_global_zero:
             remove_others(path, task_of(trainer.lightning_module).chain.groups)
         self.best_model_path = str(path)

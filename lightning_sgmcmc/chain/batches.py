@@ -33,7 +33,7 @@ class BatchStream:
 
     - ``independent``: each batch draws n examples with replacement, the case in which the closed
       forms for gradient noise hold.
-    - ``reshuffled``: every pass goes through a new permutation, the last n mod N examples of which
+    - ``reshuffled``: every pass goes through a new permutation, the last N mod n examples of which
       are left out; less gradient noise.
     - ``full``: the whole data at every step, so that the gradient is exact; 100 steps count as an
       epoch, which costs a Trainer time of its own.
@@ -91,6 +91,7 @@ class BatchStream:
                 f"batch_size must lie between 1 and the {self.num_data} examples, got {batch_size}"
             )
         self.sampling = sampling
+        self._auto = self.batch_size if sampling == "auto" else 0
         self.seed, self.chain, self.rank, self.world_size = 0, 0, 0, 1
         self.num_chains: int | None = None
         self._cached: tuple[tuple[int, int], Tensor] | None = None
@@ -122,6 +123,11 @@ class BatchStream:
             ValueError: If the batch does not divide among the ranks, or full batches are asked for
                 of data on disk.
         """
+        if self._auto:
+            self.sampling, self.batch_size = kind, self._auto
+            if kind == "full":
+                self._refuse_full()
+                self.batch_size = self.num_data
         if self.batch_size % world_size:
             raise ValueError(
                 f"a batch of {self.batch_size} does not divide among {world_size} processes: "
@@ -130,11 +136,6 @@ class BatchStream:
         self.tensors = tree_map(lambda t: t.to(device), self.tensors)
         self.seed, self.chain, self.rank, self.world_size = seed, chain, rank, world_size
         self.num_chains = num_chains
-        if self.sampling == "auto":
-            self.sampling = kind
-            if kind == "full":
-                self._refuse_full()
-                self.batch_size = self.num_data
         self._cached = None
 
     def convert(self, function: Callable[[Tensor], Tensor]) -> None:

@@ -420,10 +420,11 @@ class Chain:
             self.last_loss = self._optimizer_step(batch, take, backward).detach()
         else:
             # Before the gradient at the weights: a task may keep what its last ``nll`` computed.
-            correction = self._correction(batch)
-            self.gradients.evaluations += correction is not None
+            moves = self.gradients.exact  # with the weights, which a sampler may move before
+            known = None if moves else self._counted_correction(batch)
 
             def closure() -> Tensor:
+                correction = self._counted_correction(batch) if moves else known
                 self.sampler.zero_grad()
                 loss = self._gradient(batch, backward)
                 self._correct(correction)
@@ -446,7 +447,7 @@ class Chain:
         self._optimizers[1].zero_grad()
         loss = self._gradient(batch, backward)
         with torch.no_grad():
-            grads = [p.grad for p in sampler.params if p.grad is not None]
+            grads = present_gradients(sampler.params)
             steps.update(sampler.preconditioner, grads, sampler.params, sampler.stream)
             sampler.add_prior_gradient_()
             if randomised is not None:
@@ -466,8 +467,13 @@ class Chain:
             backward(loss.sum())
         return loss
 
+    def _counted_correction(self, batch: Batch) -> list[Tensor] | None:
+        correction = self._correction(batch)
+        self.gradients.evaluations += correction is not None
+        return correction
+
     def _correction(self, batch: Batch) -> list[Tensor] | None:
-        """Return what the estimator adds to the gradient of a batch, the same wherever it is."""
+        """Return what the estimator adds to the gradient of a batch at the present weights."""
         start, burn_in = self.optimizer_steps, self.draws.burn_in
         self.gradients.prepare(self.steps, start, burn_in, self.sampler.masks)
         return self.gradients.correction(batch)
@@ -641,7 +647,8 @@ class Chain:
 
     def notes(self) -> list[str]:
         """Return, in words, where this chain's target is not the posterior at T = 1."""
-        notes = checks.target_notes(self.sampler, self.freezes, self.stream)
+        law = checks.sampling_of(self.loader) if self.stream is None else self.stream.sampling
+        notes = checks.target_notes(self.sampler, self.freezes, law)
         shares_noise = self.stream is None or self.stream.sampling != "full"
         if self.stack is not None and not self.own_batches and shares_noise:
             notes.append("the chains share their minibatches, so that they are not independent")

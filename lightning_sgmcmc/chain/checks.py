@@ -9,7 +9,16 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+)
 
 from lightning_sgmcmc.chain.batches import BatchStream
 from lightning_sgmcmc.chain.processes import Processes
@@ -219,9 +228,12 @@ def training_set_size(loader: Any) -> int:
     """
     if isinstance(loader, BatchStream):
         return loader.num_data
+    examples: Any = getattr(loader, "dataset", None)
+    if isinstance(loader, DataLoader):  # without batch_size its data set holds batches
+        examples = None if loader.batch_sampler is None else _examples(loader)
     try:
-        return len(loader.dataset)
-    except (AttributeError, TypeError):
+        return len(examples)
+    except TypeError:
         raise ValueError(
             "the number of training examples cannot be read from the train dataloader: give "
             "num_data to the module"
@@ -232,14 +244,62 @@ def batch_size(loader: Any, world_size: int) -> int:
     """Return the number of examples in a minibatch of all processes, 0 where it is not known."""
     if isinstance(loader, BatchStream):
         return loader.batch_size
-    return (getattr(loader, "batch_size", None) or 0) * world_size
+    return (_batch_size(loader) or 0) * world_size
 
 
-def plain_loader(loader: Any) -> Any:
-    """Return a loader of the same data in its own order, on every rank alike."""
+def _batch_size(loader: Any) -> int | None:
+    own = getattr(loader, "batch_size", None)
+    size: int | None = getattr(getattr(loader, "batch_sampler", None), "batch_size", own)
+    return size
+
+
+def plain_loader(loader: Any, own: bool = False) -> Any:
+    """Return a loader of the same examples in the data set's order, on every rank alike.
+
+    Args:
+        loader: Of which a sampler may choose the examples.
+        own: Whether one with a sampler that is none of torch's usual ones is returned as it is.
+
+    Raises:
+        ValueError: If it has such a sampler, and ``own`` is false.
+    """
     if not isinstance(loader, DataLoader):
         return loader
-    return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
+    examples = _examples(loader)
+    if examples is None and own:
+        return loader
+    if examples is None:
+        raise ValueError(
+            f"which examples {_chosen_by(loader)} of a dataloader goes through is not known: let "
+            "the loader go through a torch.utils.data.Subset of the data set without it"
+        )
+    return DataLoader(examples, batch_size=_batch_size(loader), collate_fn=loader.collate_fn)
+
+
+def _chosen_by(loader: DataLoader[Any]) -> str:
+    chosen = loader.sampler if loader.batch_size is not None else loader.batch_sampler
+    return type(chosen).__name__
+
+
+def _order(loader: DataLoader[Any]) -> Any:
+    """Return what chooses a loader's examples, a sampler of torch's kind or None."""
+    order: Any = loader.sampler
+    if loader.batch_sampler is not None:
+        order = getattr(loader.batch_sampler, "sampler", None)
+    if isinstance(order, DistributedSampler):  # Lightning's own may hold another one's indices
+        order = getattr(order.dataset, "_sampler", order)
+    return order
+
+
+def _examples(loader: DataLoader[Any]) -> Dataset[Any] | None:
+    """Return what a loader goes through, each example once; None where that is not known."""
+    order = _order(loader)
+    if isinstance(order, SubsetRandomSampler):
+        return Subset(loader.dataset, sorted(order.indices))
+    usual = (SequentialSampler, RandomSampler, DistributedSampler)
+    if isinstance(order, usual) or isinstance(loader.dataset, IterableDataset):
+        return loader.dataset
+    return None
 
 
 def schedule_factor(scheduler: Any) -> float:
@@ -249,8 +309,28 @@ def schedule_factor(scheduler: Any) -> float:
     return 1.0
 
 
-def target_notes(sampler: Sampler, freeze: bool, stream: BatchStream | None) -> list[str]:
-    """Return, in words, where a chain's law is not the posterior at temperature 1."""
+def sampling_of(loader: Any) -> str:
+    """Return how a loader other than a BatchStream draws minibatches; empty if that is not known.
+
+    It is ``reshuffled``, ``independent`` (with replacement), or ``the same in every pass``.
+    """
+    order = _order(loader) if isinstance(loader, DataLoader) else None
+    if isinstance(order, RandomSampler):
+        return "independent" if order.replacement else "reshuffled"
+    shuffles = isinstance(order, SubsetRandomSampler) or getattr(order, "shuffle", False)
+    if shuffles or isinstance(order, (SequentialSampler, DistributedSampler)):
+        return "reshuffled" if shuffles else "the same in every pass"
+    return ""
+
+
+def target_notes(sampler: Sampler, freeze: bool, sampling: str) -> list[str]:
+    """Return, in words, where a chain's law is not the posterior at temperature 1.
+
+    Args:
+        sampler: The chain's.
+        freeze: Whether what adapts freezes where burn-in ends.
+        sampling: How minibatches are drawn, empty if that is not known.
+    """
     notes = sampler.caveats(freeze)
     if not notes and sampler.temperature != 1:
         notes.append(
@@ -264,9 +344,11 @@ def target_notes(sampler: Sampler, freeze: bool, stream: BatchStream | None) -> 
         notes.append("draws are kept while the preconditioner adapts, which changes the target")
     if sampler.prior.adaptive and not freeze:
         notes.append("draws are kept while the prior adapts, so that the target still moves")
-    if stream is not None and sampler.batches == "independent" != stream.sampling:
+    if getattr(sampler, "adapting", False) and not freeze:
+        notes.append("draws are kept while the step adapts, which changes the target")
+    if sampling and sampler.batches == "independent" != sampling:
         notes.append(
-            f"minibatches are {stream.sampling}, but {sampler.name} counts on independent ones "
+            f"minibatches are {sampling}, but {sampler.name} counts on independent ones "
             "for its noise: its variances will be off"
         )
     return notes

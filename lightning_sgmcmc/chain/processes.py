@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,8 +36,9 @@ class ChainsStrategy(DDPStrategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Every process sees all the data."""
-        return {"num_replicas": 1, "rank": 0}
+        """Every process sees all the data, in an order of its own where a loader shuffles."""
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) + self.global_rank
+        return {"num_replicas": 1, "rank": 0, "seed": seed}
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -70,8 +71,11 @@ class RandomisedMAP:
         self._pull = self._anchor(sampler, numbers, root)
 
     def _perturbed(self, task: Task, seed: int, chain: int, root: float) -> Sequence[Tensor]:
+        # 1 is the anchor's.
+        numbers = itertools.chain([0], itertools.count(2))
+
         def normal(like: Tensor) -> Tensor:
-            return root * _normal([like], seed, chain, 0)[0]
+            return root * _normal([like], seed, chain, next(numbers))[0]
 
         with torch.no_grad():
             return tree_leaves(task.perturb_labels(self._stream.tensors, normal))

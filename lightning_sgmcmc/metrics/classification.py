@@ -44,9 +44,10 @@ def class_metrics(probabilities: Tensor, nll: Tensor, labels: Tensor) -> dict[st
     """
     truth = torch.nn.functional.one_hot(labels, probabilities.shape[1])
     wrong = (probabilities.argmax(1) != labels).double()
-    # float32: torchmetrics bins in it, and warns of nothing else.
+    # float32: torchmetrics bins in it, and warns of nothing else. It takes values that rounding has
+    # lifted above 1 for logits.
     calibration = multiclass_calibration_error(
-        probabilities.float(), labels, probabilities.shape[1], n_bins=BINS
+        probabilities.float().clamp(0, 1), labels, probabilities.shape[1], n_bins=BINS
     )
     return {
         "error_percent": 100 * float(wrong.mean()),

@@ -86,13 +86,18 @@ class Normal(Law):
 
     Args:
         mean: [B, ...].
-        std: A positive tensor that broadcasts against ``mean`` with one row per example, such as
-            [B, 1] or [B, D], or one number for all.
+        std: A positive tensor that broadcasts against ``mean``: [B, 1] or [B, D] with one row per
+            example, [1] or [D] for all examples, or one number.
+
+    Raises:
+        ValueError: If it does not broadcast.
     """
 
     def __init__(self, mean: Tensor, std: Tensor | float) -> None:
         if isinstance(std, (int, float)) or (isinstance(std, Tensor) and std.dim() == 0):
             std = std * torch.ones_like(mean)
+        elif isinstance(std, Tensor) and isinstance(mean, Tensor):  # no Tensor while fx traces
+            std = _by_example(std, mean)
         super().__init__(mean, std)
 
     @property
@@ -148,13 +153,28 @@ class Normal(Law):
         return found
 
 
+def _by_example(std: Tensor, mean: Tensor) -> Tensor:
+    """Return a deviation with one row per example of a mean [B, ...], against which it broadcasts.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    shape = (1,) * (mean.dim() - std.dim()) + std.shape
+    fits = len(shape) == mean.dim() and all(
+        a in (1, b) for a, b in zip(shape, mean.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"std of shape {list(std.shape)} is no deviation of {list(mean.shape)}")
+    return std.expand(len(mean), *shape[1:])
+
+
 class _Labels(Law):
     """What laws of labels share: 1{y = c} has the variance p_c (1 - p_c) and no interval."""
 
     @classmethod
     def variance(cls, mean: Tensor, of_weights: Tensor, noise: Tensor | None) -> Tensor:
         """Return p (1 - p), the whole of which the mean determines."""
-        return mean * (1 - mean)
+        return mean * (1 - mean).clamp_min(0)
 
     @classmethod
     def band(cls, mean: Tensor, std: Tensor, probability: float) -> tuple[Tensor, Tensor]:

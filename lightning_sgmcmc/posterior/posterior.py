@@ -190,8 +190,13 @@ class Posterior:
 
     @property
     def loads(self) -> list[Load]:
-        """A function for each draw that reads its weights."""
-        return [partial(store.load, draw) for store, draw in self._draws]
+        """A function for each draw that reads its weights, in the module's precision."""
+        dtypes = {name: weight.dtype for name, weight in self.module.named_parameters()}
+
+        def load(store: DrawStore, draw: Draw) -> dict[str, Tensor]:
+            return {n: w.to(dtypes.get(n, w.dtype)) for n, w in store.load(draw).items()}
+
+        return [partial(load, store, draw) for store, draw in self._draws]
 
     def mean_weights(self) -> dict[str, Tensor]:
         """Return the weighted mean of the weights over draws."""

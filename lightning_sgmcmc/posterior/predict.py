@@ -323,7 +323,8 @@ def _moments(weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         own, deviations = networks.moments(weights, flat.reshape(len(flat), -1))
         own, deviations = own.view(shape), deviations.view(shape)
     else:
-        own = torch.tensordot(weights, flat, 1) / weights.sum()
+        # About the first draw, so that probabilities of 1 do not average to more.
+        own = flat[0] + torch.tensordot(weights, flat - flat[0], 1) / weights.sum()
         deviations = torch.tensordot(weights, (flat - own).square_(), 1)
     back = [order.index(axis) for axis in range(1, values.dim())]
     return own.permute(back), deviations.permute(back)

@@ -137,7 +137,8 @@ class RunFolder:
         path = self.path / "checkpoints" / LAST if last else Path(wanted)
         if last and self._has_checkpoint:
             return newest(path.parent)
-        if last and anew and (self.path / "config.yaml").is_file():
+        finished = (self.path / "results.json").is_file()
+        if last and anew and (self.path / "config.yaml").is_file() and not finished:
             rank_zero_info(
                 f"Note: the run in {self.path} stopped before its first checkpoint: it begins anew"
             )

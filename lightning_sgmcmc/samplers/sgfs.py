@@ -112,12 +112,12 @@ class SGFS(Sampler):
 
     @property
     def gamma(self) -> float:
-        """1 + N / (n T), with n from the latest minibatch that I has seen, else from the chain.
+        """1 + N / (n T), with n from the chain, else from the latest minibatch that I has seen.
 
         Raises:
             RuntimeError: If neither is known.
         """
-        return self._gamma(self.fisher.batch_size or self.batch_size)
+        return self._gamma(self.batch_size or self.fisher.batch_size)
 
     def _gamma(self, batch_size: int) -> float:
         if not batch_size:
@@ -137,7 +137,7 @@ class SGFS(Sampler):
         than I, steps are longer, and at most 2/gamma C.
         """
         limit = super().max_stable_lr(eigenvalue)
-        known = self.fisher.batch_size or self.batch_size
+        known = self.batch_size or self.fisher.batch_size
         return min(limit, 2 / self.gamma) if known else limit
 
     def counted_noise(self, lr: float) -> float:
@@ -150,9 +150,9 @@ class SGFS(Sampler):
         return lr * self.gamma / 2
 
     def _advance(self, grads: list[Tensor]) -> Pair | None:
-        size = self.fisher.batch_size
-        if not self.fisher.frozen and self.target is not None and self.target.per_example:
-            size = self.target.per_example.count
+        size = self.batch_size or self.fisher.batch_size
+        if not (self.batch_size or self.fisher.frozen or self.target is None):
+            size = self.target.per_example.count if self.target.per_example else size
         largest = 2 / self._gamma(size)
         if self.lr > largest * (1 + 1e-9):
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,18 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
-from lightning_sgmcmc import Normal, Posterior, load_posterior
+from lightning_sgmcmc import SGLD, Normal, Posterior, load_posterior
 from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress, Finish
+from lightning_sgmcmc.callbacks.draws import held_out_sets
 from lightning_sgmcmc.callbacks.monitoring import RHAT
 from lightning_sgmcmc.diagnostics.mixing import rhat
 from lightning_sgmcmc.run import cli
@@ -262,6 +271,86 @@ def test_early_stopping_on_what_predictions_say(tmp_path: Path) -> None:
     measured = rhat(task.kept.probes.trace("predictions")[:, :9])
     expected = np.quantile(measured[~np.isnan(measured)], 0.95, method="nearest")
     assert float(run.callback_metrics[RHAT]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("how", ["max_epochs", "early stopping"])
+def test_a_run_that_ends_by_epochs_is_saved(tmp_path: Path, how: str) -> None:
+    """It ends at step 28, between checkpoints, and goes on as a run of 40 steps would have."""
+    settings: dict[str, Any] = {"max_epochs": 7, "max_steps": -1}
+    if how == "early stopping":
+        settings = {"callbacks": [EarlyStopping(RHAT, stopping_threshold=1e9, patience=1000)]}
+    tasks = []
+    for folder, own in ((tmp_path / "part", settings), (tmp_path / "whole", {})):
+        torch.manual_seed(0)
+        tasks.append(LawToy(thinning=2, num_chains=2))
+        run, _ = fit(folder, tasks[-1], **({"max_steps": 40} | own))
+        if own:
+            assert run.global_step == 28
+            run.test(tasks[-1], datamodule=Data(), ckpt_path="best")
+    path = next((tmp_path / "part").rglob("last.ckpt"))
+    again = [EarlyStopping(RHAT, patience=1000)] if how == "early stopping" else []
+    run, task = trainer(tmp_path / "part", callbacks=again), LawToy(thinning=2, num_chains=2)
+    run.fit(task, datamodule=Data(), ckpt_path=path)
+    assert run.global_step == 40
+    found = [one.kept.ensemble("test").mean for one in (task, tasks[1])]
+    assert torch.equal(*found)
+
+
+class Sampled(ToyData):
+    """Splits one data set by samplers."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self.given = given
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(*toy_data()), **({"batch_size": 4} | self.given))
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(
+            TensorDataset(*toy_data()), sampler=SubsetRandomSampler([63, 5, 40]), batch_size=2
+        )
+
+    test_dataloader = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"sampler": SubsetRandomSampler(range(20))}, 20),
+        ({"sampler": RandomSampler(range(64))}, 64),
+        (
+            {
+                "batch_sampler": BatchSampler(SubsetRandomSampler(range(20)), 4, False),
+                "batch_size": 1,
+            },
+            20,
+        ),
+    ],
+)
+def test_samplers_of_a_loader_choose_the_examples(
+    tmp_path: Path, given: dict[str, Any], expected: int
+) -> None:
+    run, task = trainer(tmp_path), LawToy(sampler=partial(SGLD, lr="auto"))
+    run.fit(task, datamodule=Sampled(**given))
+    assert task.chain.sampler.num_data == expected
+    x, y = toy_data()
+    (kept,) = held_out_sets(run).values()
+    chosen = [5, 40, 63]
+    assert torch.equal(kept.examples[0], x[chosen])
+    assert torch.equal(kept.examples[1], y[chosen])
+
+
+def test_examples_that_a_sampler_draws_by_weight_are_not_counted(tmp_path: Path) -> None:
+    weighted = Sampled(sampler=WeightedRandomSampler([1.0] * 64, 64))
+    with pytest.raises(ValueError, match="cannot be read from the train dataloader: give num_data"):
+        trainer(tmp_path).fit(LawToy(), datamodule=weighted)
+    run, task = trainer(tmp_path), LawToy(num_data=64)
+    run.fit(task, datamodule=weighted)
+    assert task.chain.sampler.num_data == 64
+    weighted.val_dataloader = weighted.train_dataloader  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="which examples WeightedRandomSampler of a dataloader"):
+        trainer(tmp_path).fit(LawToy(num_data=64), datamodule=weighted)
 
 
 def test_what_is_monitored_goes_on_where_a_run_continues(tmp_path: Path) -> None:

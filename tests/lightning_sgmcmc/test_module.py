@@ -20,6 +20,7 @@ from lightning_sgmcmc import (
     SGLD,
     BatchStream,
     GaussianPrior,
+    Posterior,
     RMSProp,
     load_posterior,
 )
@@ -199,6 +200,9 @@ def test_double_precision_is_that_of_a_double_network(tmp_path: Path) -> None:
         ensemble = module.kept.ensemble("test")
         found.append((module.net.weight.detach(), ensemble.mean, ensemble.nll))
         assert module.net.weight.dtype == torch.float64
+        data = [t.double() for t in toy_data(2, 30)]
+        stored = Posterior.from_trainer(run).predictive(tuple(data))
+        torch.testing.assert_close(stored.mean, ensemble.mean.to(stored.mean))
     for ours, by_hand in zip(*found, strict=True):
         assert torch.equal(ours, by_hand)
 

@@ -180,7 +180,10 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
         legend_above(left)
     left.set_ylabel("temperature, two standard errors")
     if rhats:
-        top = max(found["rhat"]["max"] for found in rhats.values())
+        # Chains that stand still apart have an infinite one, which ends at the upper edge.
+        every = [float(r) for found in rhats.values() for r in found["rhat"].values()]
+        finite = [r for r in every if np.isfinite(r)]
+        top = max(finite, default=1.1)
         if mixing["draws_per_chain"] < ENOUGH_DRAWS:
             right.set_title(
                 f"too few draws to judge:\n{ENOUGH_DRAWS} a chain are needed", size="medium"
@@ -190,15 +193,18 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
             right.axhspan(1, limit, color="C2", alpha=0.25, lw=0, label="accepted")
             top = max(top, limit)
             legend_above(right)
+        upper = 1 + 1.1 * (top - 1)
         for at, found in enumerate(rhats.values()):
-            q = found["rhat"]
+            q = {name: min(value, upper) for name, value in found["rhat"].items()}
+            if not np.isfinite(found["rhat"]["max"]):
+                right.text(at, upper, " infinite ", va="top", ha="right", rotation=90)
             right.plot([at, at], [q["min"], q["max"]], color="0.5", lw=1)
             right.plot([at, at], [q["q05"], q["q95"]], color="k", lw=5, solid_capstyle="butt")
             right.plot(at, q["median"], "o", color="w", mec="k", ms=6)
         first, *others = rhats
         right.set_xticks(range(len(rhats)), [first, *(f"{kind},\nnot judged" for kind in others)])
         right.set_xlim(-0.6, len(rhats) - 0.4)
-        right.set_ylim(min(0.99, *(f["rhat"]["min"] for f in rhats.values())), 1 + 1.1 * (top - 1))
+        right.set_ylim(min([0.99, *finite]), upper)
     right.set_ylabel("R-hat: median, 5 to 95 %, all")
     return figure
 

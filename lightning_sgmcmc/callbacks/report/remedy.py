@@ -49,14 +49,15 @@ def changed_options(
         share: Steps of the new chain over those that the present burn-in was chosen for.
         digits: Of the step size; 17 are all.
     """
-    remedy = content["diagnostics"]["remedy"]
+    diagnostics = content["diagnostics"]
+    remedy = diagnostics["remedy"]
     model = config["model"]["init_args"]
     arguments, factor = [], remedy["lr"]
     if remedy["whole_data"]:
         arguments.append("--data.sampling=full")
     sampler = model["sampler"]["init_args"]
     energy = sampler.get("target_energy_variance")
-    bound = content["diagnostics"].get("stability", {}).get("gradient_noise")
+    bound = diagnostics.get("stability", {}).get("gradient_noise")
     if factor != 1 and energy is not None:  # which the step is adapted to: it grows as lr^3
         energy = _rounded(energy * factor**3, digits)
         arguments.append(f"--model.sampler.target_energy_variance={energy}")
@@ -66,7 +67,10 @@ def changed_options(
         fraction = min(0.5, model["step_fraction"] * factor)
         arguments.append(f"--model.step_fraction={_rounded(fraction, digits)}")
     elif factor != 1:
-        step = content["diagnostics"]["step_size"] * factor
+        # A schedule begins at the first step again.
+        decays = model.get("schedule") is not None
+        step = content["sampler"]["step"]["first"] if decays else diagnostics["step_size"]
+        step *= factor
         arguments.append(f"--model.sampler.lr={_rounded(step, digits)}")
     optimizer = model.get("burn_in_optimizer") or {}
     fixed = int(optimizer.get("init_args", optimizer).get("steps", 0))

@@ -10,12 +10,28 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
-from lightning_sgmcmc import SGFS, SGHMC, BatchStream, ControlVariate, GaussianPrior, load_posterior
+from lightning_sgmcmc import (
+    HMC,
+    SGFS,
+    SGHMC,
+    BatchStream,
+    ControlVariate,
+    GaussianPrior,
+    load_posterior,
+)
 from lightning_sgmcmc.chain import OptimizerBurnIn
+from lightning_sgmcmc.chain.processes import ChainsStrategy
 from lightning_sgmcmc.posterior.predict import joined
-from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
+from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
 PRIOR = GaussianPrior(4.0)
 
@@ -159,6 +175,69 @@ def test_a_loader_gives_tensors_in_tuples_lists_and_dicts(tmp_path: Path) -> Non
 
     with pytest.raises(ValueError, match=r"a batch must be a tensor, .* got a UserDict: convert"):
         trainer(tmp_path, 3).fit(DictToy(burn_in=1), datamodule=Encoding(True, "auto"))
+
+
+class Loaded(ToyData):
+    """Training examples by a loader of torch's."""
+
+    def __init__(self, size: int, **given: Any) -> None:
+        super().__init__()
+        self.size, self.given = size, given
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(*toy_data(0, self.size)), **self.given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shuffle": True}, "minibatches are reshuffled, but SGFS counts on independent ones"),
+        ({}, "minibatches are the same in every pass, but SGFS counts on independent ones"),
+        ({"sampler": RandomSampler(range(NUM_DATA), replacement=True)}, None),
+    ],
+)
+def test_the_order_of_a_loader_is_said(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    task = Toy(partial(SGFS, lr=0.02, prior=GaussianPrior(4.0)), burn_in=12)
+    trainer(tmp_path, 16).fit(task, datamodule=Loaded(NUM_DATA, batch_size=8, **given))
+    notes = [note for note in task.chain.notes() if note.startswith("minibatches")]
+    assert [note.split(" for its")[0] for note in notes] == ([said] if said else [])
+
+
+@pytest.mark.parametrize("steps", [11, 12])
+def test_a_smaller_last_minibatch_is_not_the_law_of_sgfs(tmp_path: Path, steps: int) -> None:
+    """Burn-in of 12 steps ends on one of two: 62 = 5 x 12 + 2."""
+    data = Loaded(62, batch_size=12, sampler=RandomSampler(range(62), replacement=True))
+    task = Toy(partial(SGFS, lr=0.05, prior=GaussianPrior(4.0)), burn_in=steps)
+    trainer(tmp_path, 13).fit(task, datamodule=data)
+    assert task.chain.sampler.gamma == 1 + 62 / 12
+
+
+def test_chains_of_several_processes_shuffle_apart(monkeypatch: Any) -> None:
+    orders = []
+    for rank in (0, 1):
+        strategy = ChainsStrategy()
+        monkeypatch.setattr(ChainsStrategy, "global_rank", rank)
+        order = DistributedSampler(range(64), **strategy.distributed_sampler_kwargs)
+        assert sorted(order) == list(range(64))
+        orders.append(list(order))
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("kind", ["independent", "full"])
+def test_an_auto_stream_serves_one_sampler_after_another(kind: Any) -> None:
+    stream = BatchStream(toy_data(), 8)
+    for asked in ("full", kind, "reshuffled"):
+        stream.bind(torch.device("cpu"), 0, kind=asked)
+        assert stream.sampling == asked
+        assert stream.batch_size == (NUM_DATA if asked == "full" else 8)
+
+
+def test_an_adapting_step_is_announced(tmp_path: Path) -> None:
+    sampler = partial(HMC, lr=0.01, leapfrog_steps=3, prior=GaussianPrior(4.0))
+    for freeze, said in ((True, []), (False, ["draws are kept while the step adapts"])):
+        task = Toy(sampler, burn_in=4, freeze_preconditioner=freeze)
+        trainer(tmp_path / str(freeze), 6).fit(task, datamodule=ToyData())
+        assert [note.split(",")[0] for note in task.chain.notes()] == said
 
 
 def test_only_tensors_are_taken() -> None:

@@ -110,6 +110,9 @@ def test_errors() -> None:
             BatchStream([torch.zeros(2)], size)
     with pytest.raises(ValueError, match="6 does not divide among 4 processes"):
         stream("independent", world_size=4)
+    for sampling in ("auto", "full"):  # a share of 4 would leave the last example out
+        with pytest.raises(ValueError, match="9 does not divide among 2 processes"):
+            BatchStream([torch.arange(9)], 2, sampling).bind(CPU, 0, world_size=2, kind="full")
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import SGLD, BatchStream, FanInGaussianPrior, GaussianPrior, LaplacePrior
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
+from lightning_sgmcmc.chain.randomised_map import RandomisedMAP
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.chain.task import Task
 from lightning_sgmcmc.priors import FlatPrior
-from tests.toy import NOISE, NUM_FEATURES, toy_data
+from tests.toy import NOISE, NUM_FEATURES, Toy, toy_data
 
 STEPS = 300
 ADAM = partial(torch.optim.Adam, lr=0.1)
@@ -127,6 +128,27 @@ def test_perturbations_go_by_seed_chain_and_example() -> None:
     assert torch.equal(pull[2], alone._randomised._pull[0])
     correlation = np.corrcoef((labels - y).numpy())
     assert np.abs(correlation[np.triu_indices(3, 1)]).max() < 5 / np.sqrt(len(y))
+
+
+class TwoLabels(Toy):
+    """Two measurements of the same, each with noise of its own."""
+
+    def perturb_labels(self, batch: Any, normal: Any) -> Any:
+        x, y, z = batch
+        return x, y + normal(y), z + normal(z)
+
+
+def test_every_call_perturbs_anew() -> None:
+    x, y = toy_data()
+    task = TwoLabels(partial(SGLD, lr=1e-3, prior=GaussianPrior(4.0)))
+    sampler = SGLD(
+        [torch.zeros(3, requires_grad=True)], 1e-3, num_data=64, prior=GaussianPrior(4.0)
+    )
+    moved = RandomisedMAP(task, sampler, BatchStream((x, y, y), 8)).tensors
+    first, second = moved[1] - y, moved[2] - y
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(y))
+    for noise in (first, second):
+        assert noise.var() == pytest.approx(1, abs=0.6)
 
 
 def test_the_chain_itself_sees_the_data() -> None:

@@ -38,6 +38,18 @@ def test_metrics_by_hand() -> None:
     assert found["entropy"] == pytest.approx(by_hand, rel=1e-6)
 
 
+def test_a_probability_that_rounds_above_1_is_no_logit() -> None:
+    """Of it all rows would be taken for logits."""
+    probabilities = torch.tensor([[1.0, 0.0], [0.8, 0.2], [0.3, 0.7]])
+    labels = torch.tensor([0, 0, 0])
+    nll = torch.zeros(3)
+    plain = class_metrics(probabilities, nll, labels)["ece"]
+    probabilities[0, 0] += 1.2e-7
+    assert probabilities.max() > 1
+    assert class_metrics(probabilities, nll, labels)["ece"] == pytest.approx(plain)
+    assert plain == pytest.approx((0.0 + 0.2 + 0.7) / 3)
+
+
 def test_calibrated_probabilities_have_a_small_calibration_error() -> None:
     """Labels drawn from the probabilities: the error is the bins' sampling error alone.
 

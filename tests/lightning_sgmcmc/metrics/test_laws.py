@@ -34,6 +34,24 @@ def test_normal_density(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(Normal(mean, 0.7).log_density(y), one, rtol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1), (1, 3), (5, 1), (5, 3)])
+def test_a_deviation_has_one_row_per_example(shape: tuple[int, ...]) -> None:
+    std = torch.rand(shape, generator=generator()) + 0.5
+    mean, y = torch.randn(2, 5, 3, generator=generator())
+    law = Normal(mean, std)
+    assert law.noise is not None
+    assert len(law.noise) == 5
+    expected = stats.norm.logpdf(y, mean, std.expand(5, 3)).sum(1)
+    np.testing.assert_allclose(law.log_density(y), expected, rtol=1e-5)
+    np.testing.assert_allclose(law.noise.expand(5, 3), std.expand(5, 3) ** 2)
+
+
+@pytest.mark.parametrize("shape", [(2,), (5,), (2, 3), (5, 3, 1)])
+def test_a_deviation_that_does_not_broadcast_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"std of shape {list(shape)} is no deviation")):
+        Normal(torch.zeros(5, 3), torch.ones(shape))
+
+
 def test_targets_do_not_broadcast() -> None:
     with pytest.raises(ValueError, match=r"targets have shape \[5\], .* law \[5, 1\]"):
         Normal(X[:, None], 1).log_density(X)
@@ -105,6 +123,12 @@ def test_probability_lies_within_0_and_1(probability: float) -> None:
     found = Moments(Normal, X, X, X)
     with pytest.raises(ValueError, match=r"probability must lie in \(0, 1\), got"):
         found.interval(probability)
+
+
+def test_a_probability_that_rounds_above_1_has_a_deviation() -> None:
+    mean = torch.tensor([[1 + 1.2e-7, 0.0]])
+    assert mean[0, 0] > 1
+    assert torch.equal(Categorical.variance(mean, mean, None), torch.zeros(1, 2))
 
 
 def test_labels_have_no_interval() -> None:

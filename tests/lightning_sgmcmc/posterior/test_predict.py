@@ -440,6 +440,23 @@ def test_a_linear_layer_of_stacked_draws(bias: bool) -> None:
 
 
 @pytest.mark.usefixtures("backend")
+def test_a_mean_of_ones_is_not_above_1() -> None:
+    for count in range(2, 61):
+        weights = 1 / torch.arange(1.0, count + 1)
+        found = predict._moments(weights, torch.ones(count, 7))
+        assert torch.equal(found[0], torch.ones(7))
+        assert torch.equal(found[1], torch.zeros(7))
+
+
+def test_draws_predict_in_the_precision_of_the_module(tmp_path: Path) -> None:
+    draws = posterior(tmp_path, Classifier().double())
+    x, labels = batch()
+    found = draws.predictive((x.double(), labels))
+    expected = posterior(tmp_path / "single", Classifier()).predictive((x, labels))
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("step", [1, 2])
 def test_moments_in_any_order_in_memory(dtype: torch.dtype, step: int) -> None:

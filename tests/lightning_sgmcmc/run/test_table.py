@@ -85,6 +85,18 @@ def test_a_step_that_is_adapted_to_the_energy_changes_by_its_bound() -> None:
     )
 
 
+def test_a_schedule_begins_at_the_changed_first_step_again() -> None:
+    config, found = copy.deepcopy(CONFIG), content(["wrong"], {"lr": 0.5})
+    model = config["model"]["init_args"]
+    model["sampler"]["init_args"]["lr"] = 0.01
+    model["schedule"] = {"class_path": "lightning_sgmcmc.PolynomialDecay"}
+    found["diagnostics"]["step_size"] = 1e-5
+    found["sampler"]["step"] = {"first": 0.01, "last": 1e-5}
+    said = remedy.command(Path("mine"), config, found, ["--task", "toy"])
+    assert said is not None
+    assert "--model.sampler.lr=0.005 " in said
+
+
 @pytest.mark.parametrize("data", [None, {"class_path": "mine.MyData"}])
 def test_no_command_sets_an_option_that_the_data_lack(data: dict[str, Any] | None) -> None:
     config = CONFIG | {"data": data}

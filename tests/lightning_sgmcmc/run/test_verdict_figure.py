@@ -59,6 +59,21 @@ def test_what_is_not_known_is_counted_and_not_drawn() -> None:
     assert not left.texts
 
 
+@pytest.mark.parametrize("finite", [["min", "q05", "median", "q95"], ["min"], []])
+def test_an_infinite_rhat_ends_at_the_edge(finite: list[str]) -> None:
+    """Chains that stand still in different places have one."""
+    rhat = {name: RHAT[name] if name in finite else np.inf for name in RHAT}
+    mixing = CONTENT["mixing"] | {"predictions": {"rhat": rhat, "rhat_limit": 1.07}}
+    figure = verdict(CONTENT | {"mixing": mixing}, 1.0)
+    assert figure is not None
+    right = figure.axes[1]
+    top = right.get_ylim()[1]
+    assert [text.get_text().strip() for text in right.texts] == ["infinite"]
+    highest = max(np.max(line.get_ydata()) for line in right.lines)
+    assert np.isfinite(top)
+    assert highest == pytest.approx(top)
+
+
 def test_few_draws_are_not_judged() -> None:
     """19 draws have a limit as well, which chance alone would reach."""
     figure = verdict(CONTENT | {"mixing": CONTENT["mixing"] | {"draws_per_chain": 19}}, 1.0)

@@ -6,6 +6,8 @@ False-alarm rate: 1e-6 a statistic (tests/harness.py), 31 statistics.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import HAMCMC
+from lightning_sgmcmc import HAMCMC, GaussianPrior
 from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
+from lightning_sgmcmc.target import FullGradient
 from tests.harness import assert_normal
 from tests.lightning_sgmcmc.problem import N, Problem
+from tests.toy import NUM_DATA, Toy, ToyData, trainer
 
 A = torch.tensor([[4.0, 0.8], [0.8, 0.5]], dtype=torch.float64)
 
@@ -132,6 +136,18 @@ def test_stacked_chains_move_as_they_would_alone() -> None:
         for _ in range(20):
             alone.step(gaussian(alone))
         torch.testing.assert_close(theta, together.params[0][k], rtol=1e-8, atol=1e-10)
+
+
+def test_corrected_gradients_are_those_of_the_earlier_weights_it_moves_from(tmp_path: Path) -> None:
+    """From burn-in's end FullGradient is the gradient of all the data there, to rounding."""
+    ends = []
+    for batches, estimator in ((4, FullGradient()), (NUM_DATA, None)):
+        torch.manual_seed(0)
+        sampler = partial(HAMCMC, lr=0.3, memory=2, seed=3, prior=GaussianPrior(4.0))
+        task = Toy(sampler, burn_in=0, gradients=estimator, freeze_preconditioner=False)
+        trainer(tmp_path / str(batches), 30).fit(task, datamodule=ToyData(batches))
+        ends.append(task.net.weight.detach())
+    torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
 
 
 def test_an_error_leaves_the_weights_where_they_were() -> None:

@@ -109,7 +109,7 @@ def test_it_counts_on_independent_minibatches() -> None:
     for sampling, notes in (("independent", 0), ("reshuffled", 1)):
         stream = BatchStream(data, batch_size=2, sampling=sampling)
         check_batches(sampler, stream)
-        assert len(target_notes(sampler, True, stream)) == notes
+        assert len(target_notes(sampler, True, stream.sampling)) == notes
 
 
 def test_what_it_cannot_sample_is_refused() -> None:
