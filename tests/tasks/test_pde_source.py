@@ -73,10 +73,8 @@ def test_a_grid_of_any_size_is_taken() -> None:
         net.take_grid(0, 7)
 
 
-@pytest.mark.parametrize("num_samples", [20, 33])
-def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) -> None:
-    """For every sample, training or not, to single precision: n(x) sqrt(D) = ||u(x)||."""
-    data = opened(root, num_samples=num_samples)
+def set_up(data: PDESourceData) -> PDESource:
+    """Return a task that has taken its scales from a data set."""
     module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
     run = L.Trainer(
         **trainer_settings(), logger=False, enable_checkpointing=False, max_steps=1,
@@ -85,10 +83,24 @@ def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) 
     run.datamodule = data  # type: ignore[attr-defined]
     module.trainer = run
     module.setup("fit")
+    return module
+
+
+def assert_noise_of_the_flow(module: PDESource, data: PDESourceData) -> torch.Tensor:
+    """Check n(x) sqrt(D) = ||u(x)|| for every sample, and return ||u(x)||."""
     x = torch.from_numpy(data.data.source()).float()
     size = torch.from_numpy(np.linalg.norm(data.data.velocity, axis=1)).float()
-    n = module.noise_shape(x).squeeze(1)
-    torch.testing.assert_close(n * 7320**0.5, size, rtol=1e-5, atol=0)
+    root = data.data.grid.num_edges**0.5
+    torch.testing.assert_close(module.noise_shape(x)[:, 0] * root, size, rtol=1e-5, atol=0)
+    return size
+
+
+@pytest.mark.parametrize("num_samples", [20, 33])
+def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) -> None:
+    """For every sample, training or not, to single precision: n(x) sqrt(D) = ||u(x)||."""
+    data = opened(root, num_samples=num_samples)
+    module = set_up(data)
+    size = assert_noise_of_the_flow(module, data)
     assert size.max() / size.min() > 1.1  # so that it is more than one number
     still = np.flatnonzero((data.data.velocity == 0).all(0))  # the closed boundary's edges
     assert module.active.logical_not().nonzero().squeeze(1).tolist() == still.tolist()
@@ -115,16 +127,10 @@ def test_own_wells_have_noise_of_the_size_of_their_flow(tmp_path: Path) -> None:
         tmp_path, permeability=str(tmp_path / "k.npy"), wells=str(tmp_path / "wells.csv"),
         lx=140.0, ly=90.0, side_pressure={"left": 1.0},
     )  # fmt: skip
-    module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
-    run = trainer(tmp_path, 1)
-    run.datamodule = data  # type: ignore[attr-defined]
-    module.trainer = run
-    module.setup("fit")
-    x = torch.from_numpy(data.data.source()).float()
-    size = torch.from_numpy(np.linalg.norm(data.data.velocity, axis=1)).float()
+    module = set_up(data)
+    assert_noise_of_the_flow(module, data)
     edges = data.data.grid.num_edges
-    torch.testing.assert_close(module.noise_shape(x)[:, 0] * edges**0.5, size, rtol=1e-5, atol=0)
-    assert module(x).shape == (20, edges)
+    assert module(torch.from_numpy(data.data.source()).float()).shape == (20, edges)
     assert data.least_squares_error().max() < 1e-10
     other = PDESourceData(
         root=str(tmp_path), num_samples=20, permeability=str(tmp_path / "k.npy"), lx=14.0, ly=9.0
@@ -146,15 +152,7 @@ def test_a_balancing_well_is_no_measure_of_a_rate(tmp_path: Path, balancer_first
         tmp_path, permeability=str(tmp_path / "k.vtr"), wells=str(tmp_path / "wells.csv"),
         side_flux={"left": -0.05},
     )  # fmt: skip
-    module = PDESource(EncoderDecoder(), lambda params: SGLD(params, lr=1e-6), noise=0.1)
-    run = trainer(tmp_path, 1)
-    run.datamodule = data  # type: ignore[attr-defined]
-    module.trainer = run
-    module.setup("fit")
-    x = torch.from_numpy(data.data.source()).float()
-    size = torch.from_numpy(np.linalg.norm(data.data.velocity, axis=1)).float()
-    edges = data.data.grid.num_edges
-    torch.testing.assert_close(module.noise_shape(x)[:, 0] * edges**0.5, size, rtol=1e-5, atol=0)
+    assert_noise_of_the_flow(set_up(data), data)
 
 
 def test_own_field_from_command_to_posterior(tmp_path: Path, monkeypatch: Any) -> None:
@@ -184,10 +182,7 @@ def test_cells_without_flow_have_no_permeability(tmp_path: Path) -> None:
         tmp_path, permeability=str(tmp_path / "k.npy"), wells=str(tmp_path / "wells.csv"),
         lx=140.0, ly=90.0, side_pressure={"left": 1.0}, active=str(tmp_path / "a.npy"),
     )  # fmt: skip
-    module = PDESource(nn.Linear(3, 1), lambda params: SGLD(params, lr=1e-6), noise=0.1)
-    run = trainer(tmp_path, 1)
-    run.datamodule = data  # type: ignore[attr-defined]
-    module.trainer = run
+    module = set_up(data)
     inside = kappa[active > 0]
     expected = np.log10(inside.max() / inside.min())
     assert module.log10_contrast() == pytest.approx(expected)
