@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -225,6 +226,19 @@ def test_a_start_that_came_to_nothing_is_repeated(monkeypatch: Any, capsys: Any,
     found = [json.loads((p / "results.json").read_text()) for p in (part, whole)]
     assert found[0]["metrics"] == found[1]["metrics"]
     assert yaml.safe_load((part / "config.yaml").read_text())
+
+
+def test_a_finished_run_without_a_checkpoint_stays(capsys: Any) -> None:
+    """As one of --finish that was killed before its first; `last` begins anew where nothing is."""
+    part = run("--out", "part")
+    shutil.rmtree(part / "checkpoints")
+    kept = {path: path.read_bytes() for path in part.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit):
+        cli.main(Path(), ["--out", "part", "--ckpt_path", "last"])
+    assert (
+        "there is no checkpoint part/checkpoints/last.ckpt: nothing to" in capsys.readouterr().err
+    )
+    assert all(path.read_bytes() == content for path, content in kept.items())
 
 
 def test_processes_that_others_start_need_a_folder(monkeypatch: Any) -> None:
