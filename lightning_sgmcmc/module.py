@@ -165,6 +165,7 @@ class SGMCMCModule(EnsembleSteps):
                 checks.check_length(self.trainer.max_steps, self.chain.draws)
             self.select()
             self.chain.place(Processes.of(self.trainer), training_stream(self.trainer))
+            self.adaptation.stability = {}  # of an earlier fit
             if self.chain.stack is not None:
                 self.chains = self.chain.stack  # a part of this module's state
             self.trainer.precision_plugin.convert_module(self)  # before a checkpoint is restored

@@ -94,7 +94,17 @@ class UCIRegression(RegressionTask):
         return run_data(self, UCIData)
 
     def network_inputs(self, x: Tensor) -> Tensor:
-        """Return standardised features, [B, D], in the network's type only now."""
+        """Return standardised features, [B, D], in the network's type only now.
+
+        Raises:
+            ValueError: If x has another shape, of which one column would fill all.
+        """
+        width = self.x_mean.shape[-1]
+        if isinstance(x, Tensor) and (x.dim() < 2 or x.shape[-1] != width):  # no Tensor under fx
+            raise ValueError(
+                f"x must be [B, {width}], the table's features (of a column of words each word is "
+                f"one), got {list(x.shape)}"
+            )
         return ((x - self.x_mean) / self.x_scale).to(self.log_noise.dtype)
 
     def in_units(self, output: Tensor) -> Tensor:

@@ -113,11 +113,8 @@ class Chain:
         self.num_chains, self.num_data = num_chains, num_data
         self._make_sampler, self._make_schedule = make_sampler, make_schedule
         self._burn_in_optimizer = burn_in_optimizer
-        # A copy: the centre of one chain is not that of another.
-        self.auto_gradients = gradients == "auto"
-        self.gradients: GradientEstimator = (
-            Minibatch() if gradients is None or isinstance(gradients, str) else copy.copy(gradients)
-        )
+        self._given_gradients = gradients
+        self._begin_gradients()
         self._starts: Starts | None = starts
         self._sample, self._pretrained = sample, pretrained
         self.stack: ChainStack | None = None
@@ -139,6 +136,14 @@ class Chain:
         self._prepared = self._one_network = self._task_checked = False
         self._randomised: RandomisedMAP | None = None
 
+    def _begin_gradients(self) -> None:
+        given = self._given_gradients
+        self.auto_gradients = given == "auto"
+        # A copy: the centre of one chain is not that of another, or of another fit.
+        self.gradients: GradientEstimator = (
+            Minibatch() if given is None or isinstance(given, str) else copy.copy(given)
+        )
+
     # Before the first step.
 
     def select(self) -> None:
@@ -151,10 +156,11 @@ class Chain:
         checks.refuse_batch_statistics(self.task)
         if self._make_sampler([nn.Parameter(torch.zeros(1))]).temperature > 0:
             checks.refuse_dropout(self.task)
+        chosen = set(self.sampled)
+        checks.refuse_embeddings(self.task, chosen)
         if self._prepared:
             return
         self._prepared = True
-        chosen = set(self.sampled)
         if self._pretrained is not None:
             anew = load_pretrained(self.task, self._pretrained, chosen)
             if self._starts is None:
@@ -172,6 +178,7 @@ class Chain:
         Raises:
             ValueError: If the head cannot be integrated out, and is to be.
         """
+        self._begin_gradients()
         self.processes = processes or Processes()
         if self.collapse_head and self.head is None:
             try:

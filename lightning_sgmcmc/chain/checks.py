@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -80,6 +80,31 @@ def refuse_dropout(module: nn.Module) -> None:
             f"{_first_three(layers)} would draw new masks at every evaluation, so that there is no "
             "likelihood of an example and no posterior: switch dropout off with eval() or p = 0"
         )
+
+
+def refuse_embeddings(module: nn.Module, sampled: Collection[str]) -> None:
+    """Raise ValueError if a layer's gradient is not that of the likelihood, or sparse.
+
+    Args:
+        module: The task.
+        sampled: Names of the weights that are sampled.
+    """
+    for name, layer in module.named_modules():
+        if f"{name}.weight" not in sampled:
+            continue
+        if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+            continue
+        for option in ("padding_idx", "max_norm"):
+            if getattr(layer, option) is not None:
+                raise ValueError(
+                    f"{name} ({type(layer).__name__}) has {option}, with which its gradient is not "
+                    "that of the likelihood: leave it out, and mask the padding in forward"
+                )
+        if layer.sparse:
+            raise ValueError(
+                f"{name} ({type(layer).__name__}) has sparse gradients, and noise moves every "
+                "weight at every step: use sparse=False"
+            )
 
 
 def _drop_probability(layer: nn.Module) -> float:

@@ -95,6 +95,12 @@ class TaskProbe:
         try:
             return self._evaluate(method, batch)
         except RuntimeError as error:
+            if "Batching rule not implemented" in str(error):
+                raise ValueError(
+                    f"{method} has an operation that torch.func.vmap cannot follow, and several "
+                    "chains are one computation by it: use num_chains=1, or one chain a process "
+                    f"(--trainer.strategy chains); {error}"
+                ) from None
             if "randomness" not in str(error):  # of vmap
                 raise
             if self._samples:

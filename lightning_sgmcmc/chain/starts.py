@@ -78,11 +78,18 @@ def _reinitialised(
     state = np.random.SeedSequence(seed, spawn_key=(chain, _STARTS)).generate_state(1)
     everything = {name: p.detach().clone() for name, p in module.named_parameters()}
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
-    with torch.random.fork_rng(devices=[]), holding(module, everything):
+    with (
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        holding(module, everything),
+    ):
         torch.manual_seed(int(state[0]))
         for part in module.modules():
             reset = getattr(part, "reset_parameters", None)
             if callable(reset):
+                reset()
+        for part in module.modules():  # as attention calls it, which has no other
+            reset = getattr(part, "_reset_parameters", None)
+            if callable(reset) and not hasattr(part, "reset_parameters"):
                 reset()
         drawn = {name: p.detach().clone() for name, p in module.named_parameters() if name in first}
     for name, b in module.named_buffers():  # what is not sampled is the same for all chains

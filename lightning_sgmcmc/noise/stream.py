@@ -96,6 +96,11 @@ class NoiseStream:
             for part, t in zip(parts, like, strict=True)
         ]
 
+    @property
+    def rows(self) -> int:
+        """Number of generators: one for a single chain, and one where it serves all chains."""
+        return len(self._flat)
+
     def normal(self) -> list[Tensor]:
         """Draw z ~ N(0, I).
 

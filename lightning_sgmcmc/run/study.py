@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,17 +86,22 @@ class Study:
 
     def _claim(self, total: int) -> tuple[Trial | None, FileLock | None]:
         running = [t for t in self.trials if t.state == TrialState.RUNNING]
+        under_way = 0
         for stopped in running:
             lock = self._lock_of(stopped.number)
             try:
                 lock.acquire(blocking=False)
             except Timeout:
+                under_way += 1
+                continue
+            if self.trials[stopped.number].state != TrialState.RUNNING:  # it has ended since
+                lock.release()
                 continue
             if stopped.params.keys() == self.sweep.space.keys():
                 return Trial(self._study, stopped._trial_id), lock
             self._study.tell(stopped.number, state=TrialState.FAIL)  # killed while it was chosen
             lock.release()
-        if len(running) + len(self.ended) >= total:
+        if under_way + len(self.ended) >= total:
             return None, None
         trial = self._study.ask(self.sweep.space)
         lock = self._lock_of(trial.number)
@@ -118,8 +124,9 @@ class Study:
             value: Of the metric, for one that gave a sample; None prunes it.
         """
         trial.set_user_attr("outcome", outcome)
-        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
-        self._study.tell(trial, value, state=state)
+        sampled = value is not None and math.isfinite(value)
+        state = TrialState.COMPLETE if sampled else TrialState.PRUNED
+        self._study.tell(trial, value if sampled else None, state=state)
 
     def fail(self, trial: Trial) -> None:
         """Note that a trial ended by a mistake or a defect."""
@@ -133,7 +140,16 @@ class Study:
     def _ranked(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return trials that ended, those that gave a sample first, the best of each first."""
         sign = 1 if self.sweep.goal == "minimize" else -1
-        return sorted(trials, key=lambda t: (t.state.value, sign * last_value(t), t.number))
+
+        def rank(trial: FrozenTrial) -> tuple[int, float, int]:
+            value = last_value(trial)
+            return (
+                trial.state.value,
+                sign * value if math.isfinite(value) else math.inf,
+                trial.number,
+            )
+
+        return sorted(trials, key=rank)
 
     def table(self) -> str:
         """Return the best trials, a line each."""

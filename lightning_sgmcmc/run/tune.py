@@ -63,7 +63,8 @@ class Watch(L.Callback):
         frozen = trial.study.get_trials(deepcopy=False)[trial.number]
         self._reported = frozen.last_step or 0
         self.reason: str | None = None
-        self.value = math.nan
+        # Of the last draw before a stop; a run with no step left reports nothing more.
+        self.value = frozen.intermediate_values.get(self._reported, math.nan)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Refuse what cannot be tuned.

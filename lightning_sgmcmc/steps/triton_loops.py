@@ -44,6 +44,11 @@ def _has_velocity(sampler: Any, grads: list[Tensor]) -> bool:
     )
 
 
+def _has_friction(sampler: Any, grads: list[Tensor]) -> bool:
+    """Return whether a launch, which has a row a generator, finds the friction of every chain."""
+    return _has_velocity(sampler, grads) and len(sampler.friction) == sampler.stream.rows
+
+
 def _langevin(sampler: Any, grads: list[Tensor]) -> None:
     from lightning_sgmcmc.kernels.triton_steps import langevin_
 
@@ -83,7 +88,7 @@ for _metric, _methods in _METRICS:
     _thermal: dict[str, Any] = {"integrator_methods": ("_thermalise",), "rank": 1}
     faster_move(NAME, "SGLD", _metric, _methods, _serves, rank=1)(_langevin)
     faster_move(NAME, "SGHMC", _metric, _methods, _has_velocity, **_thermal)(_baoab)
-    faster_move(NAME, "SGNHT", _metric, _methods, _has_velocity, **_thermal)(_badodab)
+    faster_move(NAME, "SGNHT", _metric, _methods, _has_friction, **_thermal)(_badodab)
 
 
 def _updates(

@@ -94,7 +94,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
             "step_fraction": self.step_fraction,
             "burn_in_optimizer": optimizer,
         }
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(seed)
             net = MLP(tuple(self.hidden), self.activation, inputs, outputs)  # type: ignore[arg-type]
             return self._task(net, chain)
@@ -145,14 +145,14 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
                 f"{self.optimizer_steps}, {self.burn_in} and {self.steps} - {self.thinning}"
             )
         size = min(self.batch_size, len(x))
-        tensors = torch.tensor(x).contiguous(), torch.tensor(y)
+        tensors = _tensor(x), _tensor(y)
         return BatchStream(tensors, size, "full" if size == len(x) else "auto")
 
     def _law_of(self, task: Any, x: Array) -> PredictiveLaw:
         """Return p(y | x, data), in float64: a row's law does not depend on the rows beside it."""
         task = task.double().eval()
         loads = [partial(self._draw, i) for i in range(len(self.weights_))]
-        return PredictiveLaw(task, loads, torch.tensor(self.weights_), torch.tensor(x))
+        return PredictiveLaw(task, loads, torch.tensor(self.weights_), _tensor(x))
 
     def _draw(self, i: int) -> dict[str, Tensor]:
         return {n: torch.tensor(a[i], dtype=torch.float64) for n, a in self.draws_.items()}
@@ -178,3 +178,8 @@ def quiet() -> Iterator[None]:
     finally:
         logger.setLevel(level)
         flush(before)
+
+
+def _tensor(array: Array) -> Tensor:
+    """Return a copy of an array, whose strides may be negative."""
+    return torch.tensor(np.ascontiguousarray(array))

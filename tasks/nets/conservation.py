@@ -63,6 +63,7 @@ def _solve(excess: Tensor, x: Tensor, y: Tensor, eigenvalues: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)  # what is kept serves a later fit too
 def _eigenvectors(
     nx: int, ny: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:

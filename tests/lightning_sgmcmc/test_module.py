@@ -19,6 +19,7 @@ from lightning_sgmcmc import (
     SGHMC,
     SGLD,
     BatchStream,
+    ControlVariate,
     GaussianPrior,
     Posterior,
     RMSProp,
@@ -214,6 +215,28 @@ def test_auto_step_follows_its_schedule(tmp_path: Path) -> None:
     trainer(tmp_path, 12).fit(module, datamodule=ToyData())
     optimizer, scheduler = module.chain.sampler, module.lr_schedulers()
     assert optimizer.lr == pytest.approx(scheduler.base_lrs[0] / 8)
+
+
+class Turned(ToyData):
+    """Data of the opposite weights."""
+
+    def train_dataloader(self) -> BatchStream:
+        x, y = toy_data()
+        return BatchStream((x, -y), self.batch_size, self.sampling)
+
+
+def test_a_second_fit_has_the_data_of_its_own(tmp_path: Path) -> None:
+    """Neither the centre nor the curvature of the first fit, as a module of the same weights."""
+    sampler = partial(SGHMC, lr="auto", momentum=0.8, prior=PRIOR)
+    given = {"burn_in": 20, "thinning": 5, "gradients": ControlVariate()}
+    again, fresh = Toy(sampler, **given), Toy(sampler, **given)
+    trainer(tmp_path / "first", 60).fit(again, datamodule=ToyData())
+    fresh.load_state_dict(again.state_dict())
+    for name, module in (("again", again), ("fresh", fresh)):
+        trainer(tmp_path / name, 60).fit(module, datamodule=Turned())
+    assert torch.equal(again.net.weight, fresh.net.weight)
+    assert again.chain.num_gradients == fresh.chain.num_gradients
+    assert again.adaptation.stability == fresh.adaptation.stability
 
 
 def test_burn_in_by_an_optimizer_reaches_the_mode(tmp_path: Path) -> None:

@@ -123,6 +123,17 @@ def test_minibatches_and_a_noise_that_is_given(noise: Any) -> None:
     np.testing.assert_allclose(std, exact_std, rtol=0.15)
 
 
+def test_rows_and_columns_in_the_opposite_order() -> None:
+    """NumPy's views of negative strides are taken as any other array."""
+    x, y = line(24)
+    given = {**SHORT, "optimizer_steps": 60, "burn_in": 64, "steps": 72}
+    model = BayesianMLPRegressor(**given).fit(x[:, ::-1], y)
+    plain = BayesianMLPRegressor(**given).fit(x[:, ::-1].copy(), y)
+    np.testing.assert_array_equal(model.predict(x[:, ::-1]), plain.predict(x[:, ::-1].copy()))
+    np.testing.assert_allclose(model.predict(x[::-1, ::-1])[::-1], plain.predict(x[:, ::-1].copy()))
+    BayesianMLPRegressor(**given).fit(x[::-1], y[::-1])
+
+
 def test_probabilities_of_a_logistic_regression() -> None:
     """Against a sum over a grid: logit = a z + b, a and b ~ N(0, 2), z standardised.
 

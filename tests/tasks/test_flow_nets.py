@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pde import DarcyFamily, Grid
-from tasks.nets.conservation import join_edges, project_flow, split_edges
+from tasks.nets.conservation import _eigenvectors, join_edges, project_flow, split_edges
 from tasks.nets.flow import FlowNet
 from tasks.nets.unet import UNet
 
@@ -195,3 +195,14 @@ def test_networks_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "monai.networks.nets", None)
     with pytest.raises(ImportError, match=r"pip install 'lightning-sgmcmc\[unet\]'"):
         UNet()
+
+
+def test_a_projection_that_was_validated_first_has_gradients() -> None:
+    """Lightning validates in inference mode, whose tensors no backward pass takes."""
+    _eigenvectors.cache_clear()
+    flow = torch.randn(2, 5 * 3 + 4 * 4, requires_grad=True)
+    with torch.inference_mode():
+        project_flow(flow, 4, 3, 1.0)
+    project_flow(flow, 4, 3, 1.0).square().sum().backward()
+    assert flow.grad is not None
+    assert float(flow.grad.abs().max()) > 0

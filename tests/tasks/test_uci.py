@@ -178,6 +178,16 @@ def run(arguments: list[str], out: Path) -> Path:
     return cli.main(ROOT / "configs", [*command, "--trainer.enable_progress_bar=false"])
 
 
+@pytest.mark.parametrize("change", [lambda d: (3, 1), lambda d: (3, d + 1), lambda d: (d,)])
+def test_features_of_another_number_are_refused(csv: Path, tmp_path: Path, change: Any) -> None:
+    """One column would fill all the features."""
+    module = fitted(csv, tmp_path, 4)
+    width = module.x_mean.shape[-1]
+    assert width > 1
+    with pytest.raises(ValueError, match=rf"x must be \[B, {width}\], the table's features"):
+        module.law(torch.zeros(change(width)))
+
+
 def test_a_run_from_the_shell_finds_the_noise(csv: Path, tmp_path: Path, capsys: Any) -> None:
     """Two short chains; sigma of 360 rows has a relative standard error of .04."""
     short = ["--model.num_chains=2", "--model.burn_in_optimizer.steps=500", "--model.burn_in=1000"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +39,7 @@ from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.selection import load_pretrained
 from lightning_sgmcmc.chain.split import state_of, together
 from lightning_sgmcmc.chain.stack import ChainStack
+from lightning_sgmcmc.chain.starts import starts
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.samplers import ChainsInTurn
 from tests.device import DEVICE
@@ -191,6 +193,21 @@ def test_starts_are_each_chains_own(tmp_path: Path) -> None:
         assert (first[k]["net.0.weight"] - first[0]["net.0.weight"]).abs().max() > 0.05
     drawn = states(1, "prior")
     assert float(drawn[1]["net.0.weight"].abs().max()) > 1.5  # standard deviation 2
+
+
+def test_attention_starts_anew_in_every_chain() -> None:
+    """It has no ``reset_parameters``."""
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(4, 2)
+    first = {name: p.detach().clone() for name, p in attention.named_parameters()}
+    drawn = starts(attention, list(first), "reinitialise", 0, range(3), PRIOR, set())
+    weights = [each["in_proj_weight"] for each in drawn]
+    bound = (6 / (12 + 4)) ** 0.5  # Glorot's
+    for a, b in itertools.combinations(weights, 2):
+        assert not torch.isclose(a, b).any()
+    for each in weights:
+        assert 0.8 * bound < float(each.abs().max()) < bound
+    assert all(torch.equal(p, first[name]) for name, p in attention.named_parameters())
 
 
 def test_starts_leave_what_is_not_sampled(tmp_path: Path) -> None:

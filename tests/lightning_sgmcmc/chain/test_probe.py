@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, SGHMC, BatchStream, GaussianPrior
 from lightning_sgmcmc.baselines import Dropout, Optimized
-from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.chain import Chain, checks
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
@@ -204,6 +204,50 @@ def test_dropout_that_is_off_stays_so_through_a_run(
         run.fit(module, datamodule=ToyData())
         found.append([module.chain.state(k)["net.0.weight"] for k in range(chains)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+class Words(Toy):
+    """y of a word's embedding."""
+
+    def __init__(self, **embedding: Any) -> None:
+        table = nn.Embedding(8, 1, **embedding)
+        super().__init__(SAMPLER, nn.Sequential(table, nn.Flatten()))
+
+    def nll(self, batch: Any) -> Tensor:
+        words, y = batch
+        return 0.5 * (self(words).squeeze(-1) - y) ** 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"padding_idx": 0}, r"net.0 \(Embedding\) has padding_idx, with which its gradient"),
+        ({"max_norm": 1.0}, r"net.0 \(Embedding\) has max_norm"),
+        ({"sparse": True}, r"net.0 \(Embedding\) has sparse gradients"),
+    ],
+)
+def test_embeddings_with_other_gradients_are_refused(given: dict[str, Any], message: str) -> None:
+    task = Words(**given)
+    with pytest.raises(ValueError, match=message):
+        task.select()
+    checks.refuse_embeddings(task, set())  # what stays as it is may have them
+
+
+class Recurrent(nn.Module):
+    """An LSTM over the features, which vmap cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(1, 2, batch_first=True), nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.cell(x.unsqueeze(-1))[0][:, -1])
+        return result
+
+
+def test_what_vmap_cannot_follow_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"operation that torch\.func\.vmap cannot follow"):
+        trainer(tmp_path, 4).fit(Toy(SAMPLER, Recurrent(), num_chains=2), datamodule=ToyData())
 
 
 def test_own_dropout_is_for_optimizers() -> None:

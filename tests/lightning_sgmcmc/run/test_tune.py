@@ -135,6 +135,75 @@ def test_trials_that_are_held_are_not_given_twice(configs: Path) -> None:
             assert more is None
 
 
+def test_a_study_killed_while_a_trial_is_summed_up_goes_on(
+    configs: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Its run has no step left then: the metric is that of its last draw."""
+    command = ["toy", "--trials", "1", *SHORT]
+    with monkeypatch.context() as context:
+        context.setattr("lightning_sgmcmc.callbacks.report.results.write", _killed)
+        with pytest.raises(Killed):
+            tune.main(configs, command)
+    (held,) = trials(configs, "runs/tune/toy", *SHORT)
+    assert held.state == TrialState.RUNNING
+    tune.main(configs, command)
+    (trial,) = trials(configs, "runs/tune/toy", *SHORT)
+    assert trial.state == TrialState.COMPLETE
+    assert trial.value == held.intermediate_values[held.last_step]
+
+
+class Killed(BaseException):
+    """Passes where a signal that kills would."""
+
+
+def _killed(*_: Any) -> None:
+    raise Killed
+
+
+def test_trials_that_ended_or_were_never_chosen_are_not_held(tmp_path: Path) -> None:
+    """One ends between another process's look at the list and at its lock."""
+    (tmp_path / "toy.yaml").write_text(SWEEP)
+    found = sweep.read(tmp_path / "toy.yaml")
+    first, second = Study(tmp_path / "s", found), Study(tmp_path / "s", found)
+    looks = []
+
+    class Late(Study):
+        @property
+        def trials(self) -> Any:
+            listed = super().trials
+            if not looks:
+                looks.append(1)
+                first.end(running, "sampled", 0.5)
+                held.__exit__(None, None, None)
+            return listed
+
+    held = first.next_trial(3)
+    running = held.__enter__()
+    assert running is not None
+    second.__class__ = Late
+    with second.next_trial(3) as given:
+        assert given is not None
+        assert given.number == 1
+        second.end(given, "sampled", 0.25)
+    first._study.ask()  # and is killed before its parameters
+    with first.next_trial(3) as given:
+        assert given is not None
+        assert given.number == 3
+
+
+def test_trials_without_a_draw_are_last_for_either_goal(tmp_path: Path) -> None:
+    for goal in ("minimize", "maximize"):
+        (tmp_path / "toy.yaml").write_text(SWEEP.replace("goal: minimize", f"goal: {goal}"))
+        study = Study(tmp_path / goal, sweep.read(tmp_path / "toy.yaml"))
+        for value in (None, 0.9):
+            with study.next_trial(9) as trial:
+                assert trial is not None
+                if value is not None:
+                    trial.report(value, 5)
+                study.end(trial, "pruned", None)
+        assert [line.split()[0] for line in study.table().splitlines()] == ["trial", "1", "0"]
+
+
 def test_a_trial_that_does_not_sample_is_pruned(configs: Path, capsys: Any) -> None:
     """One diverges; the step of the other inflates the variance, which 20 or 40 draws show."""
     for lr, why in (("5.0", "diverged at step"), ("0.4", "predictions|temperature")):

@@ -78,6 +78,7 @@ def chain(
     masked: bool = False,
     shapes: list[tuple[int, ...]] = SHAPES,
     temperature: float = 0.7,
+    one_generator: bool = False,
 ) -> tuple[Tensor, list[str], Sampler]:
     """Take four steps, C frozen from the third on; return weights, implementations, sampler."""
     monkeypatch.setattr(kernels, "chosen", lambda *_: backend)
@@ -95,6 +96,8 @@ def chain(
         **common,
         **more,
     )
+    if one_generator:
+        built.stack(one_generator=True)
     if masked:
         built.set_masks([(p > 0).float() for p in params])
     used = []
@@ -239,6 +242,19 @@ def test_nothing_is_written_beside_a_tensor() -> None:
     triton_noise.fill(memory[28:36].view(1, 8), keys, 0, False)
     changed = (memory != 9).nonzero().flatten().tolist()
     assert changed == [*range(4, 7), *range(12, 23), *range(28, 36)]
+
+
+@pytest.mark.parametrize("sampler", ["SGHMC", "SGNHT"])
+def test_one_generator_for_all_chains(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch has a row a generator then, and a friction for each chain takes the formula."""
+    given: tuple[Any, ...] = (sampler, "Identity", 3)
+    found, used, fast = chain(monkeypatch, "triton", *given, one_generator=True)
+    expected, _, plain = chain(monkeypatch, "torch", *given, one_generator=True)
+    assert ("triton" in used) == (sampler == "SGHMC")
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
+    if isinstance(fast, SGNHT) and isinstance(plain, SGNHT):
+        torch.testing.assert_close(fast.friction, plain.friction, rtol=1e-6, atol=1e-6)
+        assert len(set(fast.friction.tolist())) == 3
 
 
 @pytest.mark.parametrize("which", ["weights", "gradient"])
