@@ -46,7 +46,7 @@ def _has_velocity(sampler: Any, grads: list[Tensor]) -> bool:
 
 def _has_friction(sampler: Any, grads: list[Tensor]) -> bool:
     """Return whether a launch, which has a row a generator, finds the friction of every chain."""
-    return _has_velocity(sampler, grads) and len(sampler.friction) == sampler.stream.rows
+    return _has_velocity(sampler, grads) and sampler.friction.numel() == sampler.stream.rows
 
 
 def _langevin(sampler: Any, grads: list[Tensor]) -> None:
