@@ -117,7 +117,12 @@ class SGFS(Sampler):
         Raises:
             RuntimeError: If neither is known.
         """
-        return self._gamma(self.batch_size or self.fisher.batch_size)
+        return self._gamma(self._examples)
+
+    @property
+    def _examples(self) -> int:
+        """n, 0 where it is not known."""
+        return self.batch_size or self.fisher.batch_size
 
     def _gamma(self, batch_size: int) -> float:
         if not batch_size:
@@ -137,8 +142,7 @@ class SGFS(Sampler):
         than I, steps are longer, and at most 2/gamma C.
         """
         limit = super().max_stable_lr(eigenvalue)
-        known = self.batch_size or self.fisher.batch_size
-        return min(limit, 2 / self.gamma) if known else limit
+        return min(limit, 2 / self.gamma) if self._examples else limit
 
     def counted_noise(self, lr: float) -> float:
         """Return lr gamma / 2 = 1 / (1 + alpha^2), what b = I leaves out of the injected noise.
@@ -150,7 +154,7 @@ class SGFS(Sampler):
         return lr * self.gamma / 2
 
     def _advance(self, grads: list[Tensor]) -> Pair | None:
-        size = self.batch_size or self.fisher.batch_size
+        size = self._examples
         if not (self.batch_size or self.fisher.frozen or self.target is None):
             size = self.target.per_example.count if self.target.per_example else size
         largest = 2 / self._gamma(size)

@@ -65,12 +65,8 @@ def _read(path: Path) -> tuple[Grid, dict[str, Array]]:
     if element.tag == "ImageData":
         hx, hy = (float(word) for word in element.attrib["Spacing"].split()[:2])
         grid = Grid(nx, ny, lx=nx * hx, ly=ny * hy)
-        x, y = (
-            float(first) + extent[place] * h
-            for first, place, h in zip(
-                element.get("Origin", "0 0 0").split(), (0, 2), (hx, hy), strict=False
-            )
-        )
+        x, y = (float(word) for word in element.get("Origin", "0 0 0").split()[:2])
+        x, y = x + extent[0] * hx, y + extent[2] * hy
     else:
         lines = [decode(array) for array in piece.iterfind("Coordinates/DataArray")]
         grid = Grid.of_spacing(np.diff(lines[0]), np.diff(lines[1]))

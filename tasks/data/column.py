@@ -17,9 +17,9 @@ from tasks.data.delimited import MISSING, is_number, unquoted
 Array = NDArray[np.float64]
 #: Most categories that a feature of words may have.
 MOST_CATEGORIES = 50
-#: What is written like a number but is none: thousands separators, units of money, percent.
 #: Labels from here on stay words: 15 digits are what double precision has.
 _EXACT = 1e15
+#: What is written like a number but is none: thousands separators, units of money, percent.
 _LIKE_A_NUMBER = re.compile(r"[^\w\s]*\d[\d.,' _\u00a0\u202f]*[%€$£]?")
 #: A comma before three digits, which may separate thousands.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
