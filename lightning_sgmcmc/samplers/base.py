@@ -49,7 +49,7 @@ class Sampler(torch.optim.Optimizer):
             sets it from the curvature (:mod:`lightning_sgmcmc.adaptation.stability`).
         num_data: N, the number of training examples; may be set later, before the first step.
         prior: Prior over the weights; None is a flat one. The sampler works with a copy of it.
-        preconditioner: The matrix C; None is the identity.
+        preconditioner: The matrix C; None is the identity. The sampler works with a copy of it.
         temperature: T; 1 samples the posterior, 0 optimises.
         seed: Seed of the chain's own noise, the same on every replica.
         chain: Number of the (first) chain, which selects its noise stream.
@@ -105,9 +105,9 @@ class Sampler(torch.optim.Optimizer):
                 "by the preconditioner, and priors by the prior"
             )
         self.params: list[Tensor] = self.param_groups[0]["params"]
-        # A copy: a prior attached to these parameters is not that of another chain.
+        # Copies: what is attached to these parameters is not another chain's.
         self.prior: Prior = copy.copy(prior) if prior is not None else FlatPrior()
-        self.preconditioner: Preconditioner = preconditioner or Identity()
+        self.preconditioner: Preconditioner = copy.copy(preconditioner) or Identity()
         self.temperature, self.seed, self.chain = float(temperature), int(seed), int(chain)
         #: The generator that was asked for, None for the device's default.
         self.generator = noise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,9 +37,6 @@ class ChainsInTurn(Sampler):
         for k in range(count):
             sampler = make([(name, nn.Parameter(p.detach()[k])) for name, p in params])
             sampler.chain += k
-            # ``make`` may hand the same preconditioner to every chain.
-            sampler.preconditioner = copy.copy(sampler.preconditioner)
-            sampler._attach()
             self.samplers.append(sampler)
         first = self.samplers[0]
         if first.prior.adaptive:

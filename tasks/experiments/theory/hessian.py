@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -69,7 +69,8 @@ class Setting:
         sampler = SGLD([theta], self.lr, preconditioner=metric, num_data=EXAMPLES, seed=seed)
         sampler.stack(one_generator=True)
         sampling: Sampling = "full" if self.batch == EXAMPLES else "independent"
-        return sampler, metric, Regressions(theta, x, y, self.batch, sampling, seed)
+        problem = Regressions(theta, x, y, self.batch, sampling, seed)
+        return sampler, cast("DenseLBFGS", sampler.preconditioner), problem
 
 
 def convergence(setting: Setting, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> Array:

@@ -116,9 +116,11 @@ def test_the_inverse_of_c_is_the_kept_part_of_j(
 ) -> None:
     """C^-1 = J + eps I on the entries that the metric keeps; the prior, strong, is not in it."""
     metric = METRICS[name](eps=EPS, **options)
-    problem, _, rows = trained(metric, temperature=0.0)  # noise may make J too large to invert
+    problem, sampler, rows = trained(
+        metric, temperature=0.0
+    )  # noise may make J too large to invert
     expected = average(rows, rates) + EPS * np.eye(rows[0].shape[1])
-    inverse = np.linalg.inv(dense(metric, problem))
+    inverse = np.linalg.inv(dense(sampler.preconditioner, problem))
     mask = kept(name, problem)
     np.testing.assert_allclose(inverse[mask], expected[mask], rtol=1e-8, atol=1e-12)
     if name != "quasi":
@@ -134,9 +136,9 @@ def test_the_inverse_of_c_is_the_kept_part_of_j(
 def test_centred_scores(name: str) -> None:
     """With n - 1 and power 1, J is the mean of the minibatches' covariances."""
     metric = METRICS[name](eps=EPS, power=1.0, centred=True)
-    problem, _, rows = trained(metric)
+    problem, sampler, rows = trained(metric)
     expected = average(rows, [1, 1 / 2, 1 / 3, 1 / 4], centred=True)
-    inverse = np.linalg.inv(dense(metric, problem)) - EPS * np.eye(len(expected))
+    inverse = np.linalg.inv(dense(sampler.preconditioner, problem)) - EPS * np.eye(len(expected))
     mask = kept(name, problem)
     np.testing.assert_allclose(inverse[mask], expected[mask], rtol=1e-7, atol=1e-11)
 
@@ -146,29 +148,31 @@ def test_noise_has_covariance_c(name: str) -> None:
     """4,000 draws of 8 coordinates against C: chi-square, KS, cross products at 1e-6 each."""
     metric = METRICS[name](eps=0.1)
     problem, sampler, _ = trained(metric)
-    C = dense(metric, problem)
+    C = dense(sampler.preconditioner, problem)
     some = np.array([0, 1, 5, 20, 24, 26, 35, 40])
-    draws = [flatten(metric.noise(sampler.stream)).numpy()[some] for _ in range(4000)]
+    draws = [
+        flatten(sampler.preconditioner.noise(sampler.stream)).numpy()[some] for _ in range(4000)
+    ]
     assert_normal(np.stack(draws), C[np.ix_(some, some)])
 
 
 @each_metric
 def test_inverse_norm(name: str) -> None:
     metric = METRICS[name](eps=EPS)
-    problem, _, _ = trained(metric)
+    problem, sampler, _ = trained(metric)
     v = torch.randn(43, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = v.numpy() @ np.linalg.solve(dense(metric, problem), v.numpy())
-    found = metric.inverse_norm(unflatten(v, problem.params))
+    expected = v.numpy() @ np.linalg.solve(dense(sampler.preconditioner, problem), v.numpy())
+    found = sampler.preconditioner.inverse_norm(unflatten(v, problem.params))
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
 @each_metric
 def test_floor_is_relative_to_the_mean_of_the_diagonal(name: str) -> None:
     metric = METRICS[name](eps=0.0, floor=0.3)
-    problem, _, rows = trained(metric)
+    problem, sampler, rows = trained(metric)
     J = average(rows, [1.0, 2**-0.5, 3**-0.5, 0.5])
     expected = np.diag(J) + 0.3 * np.diag(J).mean()
-    found = np.diag(np.linalg.inv(dense(metric, problem)))
+    found = np.diag(np.linalg.inv(dense(sampler.preconditioner, problem)))
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
@@ -176,11 +180,11 @@ def test_floor_is_relative_to_the_mean_of_the_diagonal(name: str) -> None:
 def test_freeze_keeps_c_and_needs_nothing(name: str) -> None:
     metric = METRICS[name](eps=EPS)
     problem, sampler, _ = trained(metric)
-    before = dense(metric, problem)
+    before = dense(sampler.preconditioner, problem)
     sampler.freeze()
     assert sampler.needs == frozenset()
     problem.run(sampler, 3)
-    np.testing.assert_array_equal(dense(metric, problem), before)
+    np.testing.assert_array_equal(dense(sampler.preconditioner, problem), before)
 
 
 @each_metric
@@ -202,7 +206,7 @@ def test_labels_of_the_model_give_the_fisher_matrix(name: str) -> None:
     problem = Problem()
     metric = METRICS[name]("model", eps=1e-12, power=1.0)
     sampler = SGLD(problem.params, 1e-9, num_data=N, preconditioner=metric)
-    target = problem.target()
+    metric, target = sampler.preconditioner, problem.target()
     sampler.attach(target)
     target.use((problem.x, problem.y))
     probabilities = problem.net(problem.x).softmax(-1).detach()
@@ -283,14 +287,14 @@ def test_low_rank_updates_keep_the_root(monkeypatch: pytest.MonkeyPatch) -> None
     """After 5 low-rank updates and none fresh, C is what a fresh factor of J gives."""
     monkeypatch.setattr(fisher_dense, "_LOW_RANK", 1)  # n = 8 is less than d = 43
     metric = FullFisher(eps=1e-2, memory=0.9, centred=True)
-    problem, _, rows = trained(metric, steps=6)
-    state = metric.state_dict()
+    problem, sampler, rows = trained(metric, steps=6)
+    state = sampler.preconditioner.state_dict()
     assert state["since_fresh"][0] == 5
     J = average(rows, [1.0] + [0.1] * 5, centred=True)
     # eps decays with the old J until the next fresh factor.
     expected = J + 1e-2 * 0.9**5 * np.eye(43)
     np.testing.assert_allclose(
-        np.linalg.inv(dense(metric, problem)), expected, rtol=1e-6, atol=1e-9
+        np.linalg.inv(dense(sampler.preconditioner, problem)), expected, rtol=1e-6, atol=1e-9
     )
 
 

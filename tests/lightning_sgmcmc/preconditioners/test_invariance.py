@@ -101,7 +101,9 @@ def test_c_transforms_as_the_inverse_of_a_metric_does(metric: Preconditioner) ->
         for _ in range(6):
             problem.run(sampler, 1)
         units = torch.eye(len(problem.weights()), dtype=torch.float64)
-        columns = [metric.apply_(list(unflatten(e.clone(), problem.params))) for e in units]
+        columns = [
+            sampler.preconditioner.apply_(list(unflatten(e.clone(), problem.params))) for e in units
+        ]
         matrices.append((torch.stack([flatten(c) for c in columns], 1), problem.params))
     (C, _), (other, params) = matrices
     L = torch.stack(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import PSGLD, GaussianPrior, RMSProp, Target
+from lightning_sgmcmc import PSGLD, SGLD, GaussianPrior, RMSProp, Target
 from lightning_sgmcmc.common.vectors import flatten
 from lightning_sgmcmc.noise import NoiseStream
 from tests.harness import assert_normal
@@ -208,3 +208,22 @@ def test_check_refuses_a_diverging_prior_drift() -> None:
 def test_arguments_out_of_range(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RMSProp(**arguments)
+
+
+def test_two_chains_of_one_metric_have_a_v_each() -> None:
+    """What a second sampler is given, frozen or not, does not move the first one's C."""
+    metric = RMSProp(alpha=0.5, eps=0.1)
+    chains = [
+        SGLD([torch.zeros(1, dtype=D, requires_grad=True)], 1e-3, num_data=9, preconditioner=metric)
+        for _ in range(2)
+    ]
+    for scale, chain in zip((1.0, 4.0), chains, strict=True):
+        chain.params[0].grad = torch.full_like(chain.params[0], scale)
+        chain.step()
+    chains[1].freeze()
+    roots = [scale * 0.5**0.5 for scale in (1.0, 4.0)]
+    for root, chain in zip(roots, chains, strict=True):
+        found = chain.preconditioner.apply_([torch.ones(1, dtype=D)])[0]
+        assert torch.allclose(found, torch.tensor([1 / (0.1 + root)], dtype=D), rtol=1e-12)
+    assert not chains[0].preconditioner.frozen
+    assert not metric.square_avg

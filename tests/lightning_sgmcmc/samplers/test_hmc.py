@@ -339,6 +339,7 @@ def test_the_lbfgs_metric_learns_from_trajectories() -> None:
     theta = torch.tensor([1.0, -1.0], dtype=torch.float64, requires_grad=True)
     metric = AveragedLBFGS(memory=1, omega=(1e9, 1.0, 0.9))
     sampler = HMC([theta], 0.01, num_data=1, preconditioner=metric, leapfrog_steps=3)
+    metric = sampler.preconditioner
     for _ in range(4):
         sampler.step(closure_of(sampler, lambda t: 0.5 * t @ H @ t))
     assert sampler.gradients == 13

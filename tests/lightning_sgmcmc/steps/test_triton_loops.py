@@ -271,7 +271,7 @@ def test_tensors_that_are_not_contiguous_take_the_formula(
         theta.grad = along if which == "weights" else across
         sampler.step()
     assert sampler.implementation == "torch, one pass"
-    torch.testing.assert_close(metric.square_avg[0], across**2)
+    torch.testing.assert_close(sampler.preconditioner.square_avg[0], across**2)
 
 
 def test_a_tensor_that_moves_in_memory_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
