@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from lightning_sgmcmc.common.arguments import check_optimizer
 
 #: Builds an optimizer from parameters, for instance ``partial(Adam, betas=(0.9, 0.99))``.
 MakeOptimizer = Callable[[Iterable[Any]], Optimizer]
@@ -31,13 +32,7 @@ def build(make: MakeOptimizer, tensors: Sequence[Tensor], lr: float) -> Optimize
         ValueError: If a step evaluates a closure.
     """
     optimizer = make(list(tensors))
-    kind = type(optimizer).__name__
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"{kind} evaluates the loss several times a step: choose an optimizer that "
-            "steps from one gradient"
-        )
+    check_optimizer(optimizer)
     optimizer.param_groups[0]["lr"] = lr
     return optimizer
 

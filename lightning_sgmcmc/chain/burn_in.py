@@ -9,6 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from lightning_sgmcmc.chain.schedules import WarmupCosine
+from lightning_sgmcmc.common.arguments import check_optimizer
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class OptimizerBurnIn:
             raise ValueError(f"burn-in by an optimizer needs steps >= 1, got {self.steps}")
 
     def build(self, params: Iterable[Any]) -> tuple[Optimizer, WarmupCosine]:
-        """Return the optimizer and its schedule."""
+        """Return the optimizer and its schedule.
+
+        Raises:
+            ValueError: If a step of the optimizer evaluates a closure.
+        """
         optimizer = self.optimizer(params)
+        check_optimizer(optimizer)
         return optimizer, WarmupCosine(optimizer, self.steps, self.warmup, self.final)

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from lightning_sgmcmc import steps
 from lightning_sgmcmc.chain import checks
@@ -227,11 +227,12 @@ class Chain:
 
     def build(self) -> tuple[list[Optimizer], list[LRScheduler]]:
         """Build the sampler and, if there is one, the burn-in optimizer, each with its schedule."""
-        if self.head is not None:  # before the sampler, which may share its preconditioner
+        if self.head is not None:
             self.head.take_prior(self._whole_prior())
         self._sampler = sampler = self._build_sampler()
         sampler.set_first_chain(sampler.chain + self.processes.chains_before(self.num_chains))
         self._optimizers, self._schedulers = [sampler], [self._make_schedule(sampler)]
+        checks.check_schedule(sampler, self._schedulers[0])
         if self._burn_in_optimizer is not None:
             optimizer, scheduler = self._burn_in_optimizer.build(sampler.params)
             self._optimizers.append(optimizer)
@@ -505,9 +506,10 @@ class Chain:
     def set_lr(self, lr: float) -> None:
         """Change the step size that the schedule starts from, keeping the schedule's factor."""
         scheduler = self._schedulers[0]
+        assert isinstance(scheduler, LambdaLR)
         self.sampler.set_lr(lr)
         scheduler.base_lrs = [lr]
-        self.sampler.param_groups[0]["lr"] = lr * checks.schedule_factor(scheduler)
+        self.sampler.param_groups[0]["lr"] = lr * scheduler.lr_lambdas[0](scheduler.last_epoch)
 
     # Its weights, as networks.
 

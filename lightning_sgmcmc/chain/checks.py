@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -138,6 +138,21 @@ def check_length(max_steps: int, schedule: DrawSchedule) -> None:
         raise ValueError(
             f"no draw is due in {max_steps} steps with burn_in = {schedule.burn_in} and thinning = "
             f"{schedule.thinning}: raise trainer.max_steps or lower one of them"
+        )
+
+
+def check_schedule(sampler: Sampler, scheduler: LRScheduler) -> None:
+    """Raise ValueError if a schedule does not say the step size from the number of the step."""
+    kind = type(scheduler).__name__
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError(
+            f"{kind} follows a loss, and the law of a chain whose steps go by its past is not "
+            "known: choose a schedule that is a function of the step"
+        )
+    if sampler.auto_lr and not isinstance(scheduler, LambdaLR):
+        raise ValueError(
+            f'lr: "auto" changes the step size that a schedule starts from, which {kind} does not '
+            "take in: use a schedule of lightning_sgmcmc.chain.schedules or a LambdaLR, or give lr"
         )
 
 
@@ -325,13 +340,6 @@ def _examples(loader: DataLoader[Any]) -> Dataset[Any] | None:
     if isinstance(order, usual) or isinstance(loader.dataset, IterableDataset):
         return loader.dataset
     return None
-
-
-def schedule_factor(scheduler: Any) -> float:
-    """Return the current step size of a scheduler relative to its first."""
-    if isinstance(scheduler, LambdaLR):
-        return float(scheduler.lr_lambdas[0](scheduler.last_epoch))
-    return 1.0
 
 
 def sampling_of(loader: Any) -> str:

@@ -71,6 +71,16 @@ def shown_optimizer(built: Optimizer) -> str:
     return type(built).__name__ + (f"({listed(stated)})" if stated else "")
 
 
+def check_optimizer(built: Optimizer) -> None:
+    """Raise ValueError if a step of an optimizer needs more than one gradient."""
+    closure = inspect.signature(built.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{type(built).__name__} evaluates the loss several times a step: choose an optimizer "
+            "that steps from one gradient"
+        )
+
+
 def init_arguments(built: object, frame: FrameType | None) -> dict[str, Any]:
     """Return what an object is being built with, the arguments of its own class's ``__init__``.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
 
 from lightning_sgmcmc import (
     HASGLD,
@@ -361,6 +362,25 @@ def test_checkpoint_of_another_task_is_refused(tmp_path: Path) -> None:
             ),
             {},
             "at least as large",
+        ),
+        (
+            lambda: Toy(burn_in=5, burn_in_optimizer=OptimizerBurnIn(torch.optim.LBFGS, 3)),
+            {},
+            "LBFGS evaluates the loss several times a step",
+        ),
+        (
+            lambda: Toy(burn_in=5, schedule=lr_scheduler.ReduceLROnPlateau),
+            {},
+            "ReduceLROnPlateau follows a loss",
+        ),
+        (
+            lambda: Toy(
+                partial(SGLD, lr="auto"),
+                burn_in=5,
+                schedule=partial(lr_scheduler.StepLR, step_size=3),
+            ),
+            {},
+            'lr: "auto" changes the step size that a schedule starts from, which StepLR',
         ),
     ],
 )
