@@ -288,7 +288,9 @@ class RegressionTask(SGMCMCModule):
         if self.noise in FOLLOWING and self.chain.steps < self.chain.draws.burn_in:
             residual = self._latest_residual()
             assert self.chain.target is not None
-            scale = [self._quantile_scale(residual[:, self._columns()][:, ::16])]
+            residual = residual[:, self._columns()]
+            few = residual[:, :: min(16, -(-residual.shape[1] // 16))]  # spread over the outputs
+            scale = [self._quantile_scale(few)]
             self.chain.target.reduced(scale)
             self.log_noise.lerp_(scale[0].log().to(self.log_noise), 0.1)
 

@@ -170,6 +170,19 @@ def test_band_holds_its_fraction_of_the_training_residuals(tmp_path: Path, quant
     assert module.sigma == sigma  # and stays there while the chain is sampled
 
 
+def test_sigma_follows_the_residuals_of_all_of_a_few_outputs(tmp_path: Path) -> None:
+    """By a tenth of the way a step, from 1; a loader's data say no more where burn-in ends."""
+    x, y = toy_data()
+    y = torch.stack([0.1 * y, 10 * y], 1)
+    torch.manual_seed(0)
+    module = Scaled(nn.Linear(3, 2), SAMPLER, burn_in=2, draw_budget=0)
+    residual = module.residual((x, y)).detach().abs().flatten()
+    scale = residual.kthvalue(round(0.9 * len(residual))).values / 1.644854
+    loader = DataLoader(TensorDataset(x, y), batch_size=NUM_DATA)
+    trainer(tmp_path, 3, limit_val_batches=0).fit(module, loader, loader)
+    assert float(module.log_noise) == pytest.approx(0.1 * float(scale.log()), rel=1e-5)
+
+
 def test_held_out_residuals_decide_where_they_are_to(tmp_path: Path) -> None:
     """Held-out data of ten times the size, in unequal batches; training residuals do not matter."""
     x, y = toy_data()
