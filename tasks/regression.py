@@ -329,9 +329,10 @@ class RegressionTask(SGMCMCModule):
         super().setup(stage)
         if stage != "fit":
             return
-        if self.noise_by_output and not self.noise_profile.numel():
+        if self.noise_by_output:
             if examples is None:
                 raise ValueError("noise_by_output needs training data in a BatchStream")
+            # Also where an earlier fit has left one, by which residuals would be divided.
             self.noise_profile = torch.ones(examples[1].shape[1])
         if self.noise == "held_out" and not self._held_out():
             raise ValueError(

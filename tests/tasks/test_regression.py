@@ -267,6 +267,28 @@ def test_bands_of_every_output_hold_what_they_should(
         assert module.noise_profile.numel() == 0
 
 
+class Stretched(Uneven):
+    """The same with outputs of very different sizes."""
+
+    def rows(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        x, y = super().rows(count, seed)
+        return x, y * 10.0 ** torch.arange(OUTPUTS)
+
+
+def test_a_second_fit_finds_the_profile_anew(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sampler = partial(PSGLD, lr=1e-7, prior=GaussianPrior(variance=4.0))
+    module = Scaled(
+        nn.Linear(3, OUTPUTS), sampler, noise_by_output=True, burn_in=2, thinning=1, draw_budget=0
+    )
+    found = []
+    for name in "ab":
+        trainer(tmp_path / name, 3, limit_val_batches=0).fit(module, datamodule=Stretched())
+        found.append(module.noise_profile)
+    assert float(found[0][-1] / found[0][0]) > 1000
+    torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0)
+
+
 def test_density_with_a_profile() -> None:
     module, x, y = example(0.3)
     module.noise_profile = torch.tensor([0.5, 1.0, 2.0, 4.0, 0.25], dtype=torch.float64)
