@@ -230,10 +230,19 @@ class RegressionTask(SGMCMCModule):
         return Normal(self.in_units(output), (self.noise_factors(x).log() + log_sigma).exp())
 
     def nll(self, batch: Batch) -> Tensor:
-        """Return -log N(y; f(x), (sigma p n(x))^2) of each example, [B]."""
+        """Return -log N(y; f(x), (sigma p n(x))^2) of each example, [B].
+
+        Raises:
+            ValueError: If y has another shape than f, against which it would broadcast.
+        """
         x, y = batch
         n = self.noise_factors(x)
         output, log_sigma = self.outputs(x)
+        if isinstance(y, Tensor) and y.shape != output.shape:  # no Tensor while torch.fx traces
+            raise ValueError(
+                f"targets have shape {list(y.shape)}, what the network gives for them "
+                f"{list(output.shape)}: let both be [B, D]"
+            )
         residual = self.residual_of(output, batch)
         if self.training and self.chain.stack is None:
             self._residual = residual.detach()
@@ -313,13 +322,19 @@ class RegressionTask(SGMCMCModule):
         """Take scales, fit the network to the data, and refuse data that lack what sigma needs.
 
         Raises:
-            ValueError: If the network has other shapes than the data, there is no validation split
-                that sigma is taken from, or a profile is asked for and D is unknown.
+            ValueError: If targets are not [N, D], the network has other shapes than the data, there
+                is no validation split that sigma is taken from, or a profile is asked for and D is
+                unknown.
         """
         self.take_scales()
         examples = training_set(self) if stage == "fit" else None
         if examples is not None:
             x, y = examples
+            if y.dim() != 2:
+                raise ValueError(
+                    f"the training targets are {list(y.shape)}, not [N, D]: give a single one as "
+                    "[N, 1]"
+                )
             self._fit_networks(x[:CALIBRATION].to(self.device), y.shape[1])
             if self.chain.collapse_head:
                 try:

@@ -289,6 +289,22 @@ def test_a_second_fit_finds_the_profile_anew(tmp_path: Path) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0)
 
 
+def test_targets_of_another_shape_are_refused(tmp_path: Path) -> None:
+    """They would broadcast: one f for all outputs, or those of all pairs of examples."""
+    x, y = toy_data()
+
+    class Flat(CubedData):
+        def train_dataloader(self) -> BatchStream:
+            return BatchStream((x, y), 16)
+
+    module = Scaled(nn.Linear(3, 1), SAMPLER, noise=0.3, burn_in=2)
+    with pytest.raises(ValueError, match=r"\[64\], not \[N, D\]: give a single one as \[N, 1\]"):
+        trainer(tmp_path, 3, limit_val_batches=0).fit(module, datamodule=Flat())
+    for targets in (y, torch.stack([y, y], 1)):
+        with pytest.raises(ValueError, match=r"the network gives for them \[64, 1\]: let both be"):
+            module.nll((x, targets))
+
+
 def test_density_with_a_profile() -> None:
     module, x, y = example(0.3)
     module.noise_profile = torch.tensor([0.5, 1.0, 2.0, 4.0, 0.25], dtype=torch.float64)
