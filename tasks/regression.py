@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_sgmcmc import Sampler
+from lightning_sgmcmc.callbacks.run import received
 from lightning_sgmcmc.metrics import (
     Conformal,
     Moments,
@@ -338,7 +339,7 @@ class RegressionTask(SGMCMCModule):
             self._fit_networks(x[:CALIBRATION].to(self.device), y.shape[1])
             if self.chain.collapse_head:
                 try:
-                    self._find_head((x[:2].to(self.device), y[:2].to(self.device)))
+                    self._find_head((self._as_seen(x[:2]), self._as_seen(y[:2])))
                 except ValueError as reason:
                     self.chain.sample_head(reason)
         super().setup(stage)
@@ -375,6 +376,10 @@ class RegressionTask(SGMCMCModule):
 
     def _fit_network(self, x: Tensor, outputs: int) -> None:
         fit_network(self.net, self.network_inputs(x), outputs)
+
+    def _as_seen(self, data: Tensor) -> Tensor:
+        """Return data as the weights are, which an earlier fit may have made float64."""
+        return data.to(self.device, self.log_noise.dtype if data.is_floating_point() else None)
 
     def _find_head(self, batch: Batch) -> None:
         """Take the linear layer whose output is the network's for the head.
@@ -414,7 +419,7 @@ class RegressionTask(SGMCMCModule):
         Of training data on disk they are those of 4,096 examples, spread evenly.
         """
         if self.noise == "held_out":
-            batches = self._held_out()
+            batches = [received(self.trainer, batch) for batch in self._held_out()]
         elif self.noise == "residuals" and self.chain.stream is not None:
             stream = self.chain.stream
             x, y = stream.spread(_FROM_DISK) if stream.on_disk else stream.tensors

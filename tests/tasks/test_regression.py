@@ -305,6 +305,34 @@ def test_targets_of_another_shape_are_refused(tmp_path: Path) -> None:
             module.nll((x, targets))
 
 
+@pytest.mark.parametrize("chains", [1, 2])
+@pytest.mark.parametrize(
+    "given", [{"noise": "held_out"}, {"noise": 0.3, "collapse_head": True}], ids=str
+)
+def test_fits_in_double_precision(tmp_path: Path, given: dict[str, Any], chains: int) -> None:
+    """The second finds the weights in it, and the data not yet."""
+    x, y = toy_data()[0], toy_data()[1].unsqueeze(1)
+
+    class Whole(CubedData):
+        def train_dataloader(self) -> BatchStream:
+            return BatchStream((x, y), NUM_DATA, "full")
+
+    data = Whole(((x[:30], y[:30]), (x[30:], y[30:])))
+    sampler = partial(PSGLD, lr=1e-6, prior=GaussianPrior(variance=4.0))
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    module = RegressionTask(
+        net, sampler, burn_in=1, thinning=1, num_chains=chains, draw_budget=0, **given
+    )
+    for name in "ab":
+        trainer(tmp_path / name, 2, precision="64-true").fit(module, datamodule=data)
+    found, (_, target) = module.kept.ensemble("val"), module.kept.held_out["val"].examples
+    assert target.dtype == torch.float64
+    inside = (target - found.mean).abs() <= 1.6448536 * module.sigma * (1 + 1e-3)
+    if given["noise"] == "held_out" and chains == 1:
+        assert int(inside.sum()) == 58  # of 64
+
+
 def test_density_with_a_profile() -> None:
     module, x, y = example(0.3)
     module.noise_profile = torch.tensor([0.5, 1.0, 2.0, 4.0, 0.25], dtype=torch.float64)
