@@ -441,7 +441,8 @@ def joined(batches: Sequence[Any]) -> Any:
     if isinstance(first, Mapping):
         return {key: joined([batch[key] for batch in batches]) for key in first}
     if isinstance(first, (tuple, list)):
-        return tuple(joined(parts) for parts in zip(*batches, strict=True))
+        values = tuple(joined(parts) for parts in zip(*batches, strict=True))
+        return type(first)(*values) if hasattr(first, "_fields") else values
     return first
 
 

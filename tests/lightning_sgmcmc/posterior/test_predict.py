@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -345,6 +345,20 @@ def test_batches_are_cut_by_their_structure() -> None:
     assert found["pair"][1] == "label"
     with pytest.raises(ValueError, match=r"got lengths \[2, 3\]"):
         predict.num_examples((torch.zeros(2), torch.zeros(3)))
+
+
+def test_joined_batches_keep_their_structure() -> None:
+    class Pair(NamedTuple):
+        x: Tensor
+        y: Any
+
+    rows = torch.arange(6.0).reshape(3, 2)
+    batches = [Pair(rows[part], [{"t": rows[part, 0]}, "name"]) for part in (slice(2), slice(2, 3))]
+    whole = predict.joined(batches)
+    assert isinstance(whole, Pair)
+    assert torch.equal(whole.x, rows)
+    assert torch.equal(whole.y[0]["t"], rows[:, 0])
+    assert whole.y[1] == "name"
 
 
 @pytest.mark.usefixtures("backend")
