@@ -74,7 +74,7 @@ class Classification(SGMCMCModule):
         """Return probabilities [B, C] and -log p(y | x, w) [B] by one softmax."""
         x, y = batch
         log_p = self(x).log_softmax(-1)
-        return log_p.exp(), functional.nll_loss(log_p, y, reduction="none")
+        return log_p.exp(), functional.nll_loss(log_p, y.long(), reduction="none")
 
     def draw_labels(self, batch_and_uniforms: tuple[Batch, Tensor]) -> Batch:
         """Return the batch with y drawn from the model."""

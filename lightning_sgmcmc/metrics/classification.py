@@ -34,7 +34,7 @@ def class_metrics(probabilities: Tensor, nll: Tensor, labels: Tensor) -> dict[st
     Args:
         probabilities: [N, C], each row of which adds up to 1.
         nll: -log p of each example's label, [N].
-        labels: [N], 0 to C - 1.
+        labels: [N], 0 to C - 1, of any type of whole numbers.
 
     Returns:
         ``error_percent``; ``nll``, its mean, in nats; ``brier``, the mean of
@@ -42,6 +42,7 @@ def class_metrics(probabilities: Tensor, nll: Tensor, labels: Tensor) -> dict[st
         sum over bins of (share of examples) |accuracy - confidence|; ``entropy``, the mean of
         -sum_c p_c log p_c, in nats.
     """
+    labels = labels.long()
     truth = torch.nn.functional.one_hot(labels, probabilities.shape[1])
     wrong = (probabilities.argmax(1) != labels).double()
     # float32: torchmetrics bins in it, and warns of nothing else. It takes values that rounding has

@@ -198,7 +198,9 @@ class Categorical(_Labels):
         return self.parameters[0].softmax(-1)
 
     def log_density(self, y: Tensor) -> Tensor:
-        """Return log p(y | x, w) of labels [B]."""
+        """Return log p(y | x, w) of labels [B], of any type of whole numbers."""
+        if isinstance(y, Tensor) and not y.is_floating_point():  # no Tensor while torch.fx traces
+            y = y.long()
         return -functional.cross_entropy(self.parameters[0], y, reduction="none")
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -229,9 +231,10 @@ class Bernoulli(_Labels):
         return self.parameters[0].sigmoid()
 
     def log_density(self, y: Tensor) -> Tensor:
-        """Return log p(y | x, w) of labels [B], 0. or 1."""
+        """Return log p(y | x, w) of labels [B], 0 or 1 of any type."""
         logits = self.parameters[0]
-        return -functional.binary_cross_entropy_with_logits(logits, y, reduction="none")
+        labels = y.to(logits.dtype)
+        return -functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return labels 0. and 1., [B]."""

@@ -59,6 +59,13 @@ def test_nll_is_minus_the_log_of_the_bernoulli_probability(intercept: bool) -> N
     np.testing.assert_allclose(module.predictive(batch).detach(), p, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_labels_may_be_whole_numbers(kind: torch.dtype) -> None:
+    x, y = (torch.tensor(t) for t in problem(9, 3))
+    module = module_at(np.array([1.0, -2.0, 0.5]), False)
+    assert torch.equal(module.nll((x, y.to(kind))), module.nll((x, y)))
+
+
 def test_nll_stays_finite_where_the_probability_underflows() -> None:
     module = module_at(np.array([1.0]), False)
     x = torch.tensor([[800.0], [-800.0]], dtype=torch.float64)

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from lightning_sgmcmc.metrics import (
+    Categorical,
     agreement,
     class_metrics,
     entropy,
+    label_nll,
     out_of_distribution_auroc,
     reliability,
 )
@@ -36,6 +38,18 @@ def test_metrics_by_hand() -> None:
     assert found["ece"] == pytest.approx(np.mean([0.3, 0.6, 0.6, 0.1]), rel=1e-6)
     by_hand = -np.mean([sum(p * math.log(p) for p in row) for row in P.tolist()])
     assert found["entropy"] == pytest.approx(by_hand, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+def test_labels_of_any_type_of_whole_numbers(kind: torch.dtype) -> None:
+    p = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 1])
+    nll = label_nll(p, labels)
+    assert class_metrics(p, nll, labels.to(kind)) == class_metrics(p, nll, labels)
+    law = Categorical(p.log())
+    torch.testing.assert_close(-law.log_density(labels.to(kind)), nll)
+    each = torch.vmap(lambda logits: Categorical(logits).log_density(labels.to(kind)))
+    torch.testing.assert_close(-each(p.log()[None])[0], nll)
 
 
 def test_a_probability_that_rounds_above_1_is_no_logit() -> None:
