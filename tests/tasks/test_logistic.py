@@ -66,6 +66,30 @@ def test_labels_may_be_whole_numbers(kind: torch.dtype) -> None:
     assert torch.equal(module.nll((x, y.to(kind))), module.nll((x, y)))
 
 
+def test_a_chain_s_own_ensemble_has_the_weights_of_its_draws(tmp_path: Path) -> None:
+    """Of draws of steps 1 and 2 whose predictions are contrary the first has all the weight."""
+
+    class Contrary(LogisticRegression):
+        def on_draw(self, weight: float) -> None:
+            with torch.no_grad():
+                self.net.weight.copy_(torch.eye(3)[:1] * (1 if weight > 1e-3 else -3))
+
+    def drop(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1.0 if k == 0 else 1e-4)
+
+    module = Contrary(
+        SAMPLER, num_features=3, intercept=False, schedule=drop, burn_in=0, thinning=1
+    )
+    trainer(tmp_path, 2, limit_val_batches=0).fit(module, datamodule=Pairs())
+    assert module.kept.draw_weights[0] > 1000 * module.kept.draw_weights[1]
+    x, y = (t.numpy() for t in Pairs().examples(1))
+    found = module.describe(module.kept)
+    expected = 100 * float(((x[:, 0] >= 0) != (y > 0.5)).mean())
+    assert expected > 60
+    assert found["chain_error_percent"] == [pytest.approx(expected)]
+    assert found["draw_error_percent"]["mean"] == pytest.approx(50)
+
+
 def test_nll_stays_finite_where_the_probability_underflows() -> None:
     module = module_at(np.array([1.0]), False)
     x = torch.tensor([[800.0], [-800.0]], dtype=torch.float64)
