@@ -10,6 +10,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import trapezoid
 from scipy.optimize import approx_fprime, minimize
 from scipy.special import expit
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior
 from lightning_sgmcmc.metrics import Bernoulli, Prediction
 from tasks.experiments.logistic import sample_hmc, standard_error, with_intercept
-from tasks.laplace import laplace
+from tasks.laplace import Laplace, laplace
 from tasks.logistic import LogisticRegression, logits, mean_gradient
 from tests.toy import trainer
 
@@ -231,6 +232,17 @@ def test_laplace_predictions_are_averages_of_sigmoids() -> None:
     p = expit(w @ x[:3].T)
     error = p.std(0) / np.sqrt(len(w))
     assert np.abs((found.predict(x[:3]) - p.mean(0)) / error).max() < 5
+
+
+@pytest.mark.parametrize("sd", [0.1, 1.0, 1.99, 2.0, 10.0, 100.0])
+def test_laplace_predictions_are_exact_however_wide_the_law(sd: float) -> None:
+    """Against the trapezoidal rule on 400,001 points."""
+    z = np.linspace(-10, 10, 400_001)
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    for mean in sd * np.array([-3.0, -1.0, 0.0, 0.2, 2.0]):
+        expected = trapezoid(expit(mean + sd * z) * density, z)
+        found = Laplace(np.array([mean]), np.array([[sd**2]])).predict(np.ones((1, 1)))
+        assert found[0] == pytest.approx(expected, abs=1e-6)
 
 
 def test_metrics_are_error_nll_and_brier() -> None:
