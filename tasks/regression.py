@@ -432,6 +432,8 @@ class RegressionTask(SGMCMCModule):
                 for x, y in batches
             ]
             residual = torch.cat([part[..., self._columns()].flatten(0, -2) for part in parts])
+            if not self.chain.processes.data_parallel:  # one sigma for the chains of all processes
+                residual = self.chain.processes.gather(residual).flatten(0, 1)
             if self.noise_by_output:
                 profile = output_profile(residual)
                 residual = residual / profile

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior, load_posterior
+from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.metrics import Normal, Prediction, gaussian_crps
 from tasks.regression import RegressionTask, output_profile
 from tests.toy import NUM_DATA, toy_data, trainer
@@ -206,6 +207,24 @@ def test_held_out_residuals_decide_where_they_are_to(tmp_path: Path) -> None:
     assert inside == 45
     assert sigma > 2 * before  # which followed the training residuals
     assert "held-out" in module.describe(module.kept)["noise_scale_from"]
+
+
+def test_chains_of_other_processes_share_sigma(tmp_path: Path) -> None:
+    """Stored draws predict with one, as those of chains in one process do."""
+
+    class Two(Processes):
+        def gather(self, value: Tensor) -> Tensor:
+            return torch.stack([value, 3 * value])
+
+    module = Scaled(nn.Linear(3, 1), SAMPLER, burn_in=1, thinning=1, draw_budget=0)
+    trainer(tmp_path, 2, limit_val_batches=0).fit(module, datamodule=CubedData())
+    assert module.chain.stream is not None
+    own = module.residual(module.chain.stream.tensors).detach().abs().flatten()
+    module.chain.processes = Two(data_parallel=False)
+    module.on_burn_in_end()
+    both = torch.cat([own, 3 * own])
+    quantile = both.kthvalue(round(0.9 * 2 * NUM_DATA)).values
+    assert module.sigma == pytest.approx(float(quantile) / 1.6448536, rel=1e-5)
 
 
 class Uneven(L.LightningDataModule):
