@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
+from lightning_sgmcmc.common.functional import FunctionalCall
 from lightning_sgmcmc.target.hessian import no_fused_encoder
 
 
@@ -42,10 +43,7 @@ class ChainStack(nn.Module):
         self.weights = nn.ParameterList(
             nn.Parameter(torch.stack([start[name] for start in starts])) for name in self.names
         )
-        self._methods: dict[str, MethodOf] = {}
-        # Following tied weights costs a walk through the module at every evaluation.
-        every = list(module.named_parameters(remove_duplicate=False))
-        self._tied = len(every) > len(list(module.parameters()))
+        self._methods: dict[str, FunctionalCall] = {}
         # Not an attribute that nn.Module would register: the module holds this stack.
         object.__setattr__(self, "template", module)
 
@@ -62,14 +60,10 @@ class ChainStack(nn.Module):
                 chains see the same one.
         """
         if method not in self._methods:
-            self._methods[method] = MethodOf(self.template, method)  # type: ignore[arg-type]
-        call = self._methods[method]
-
-        def one(weights: dict[str, Tensor], example: Any) -> Any:
-            return functional_call(call, weights, (example,), tie_weights=self._tied)
-
+            self._methods[method] = FunctionalCall(MethodOf(self.template, method))  # type: ignore[arg-type]
         weights = dict(zip([f"module.{name}" for name in self.names], self.weights, strict=True))
-        evaluate = vmap(one, in_dims=(0, 0 if stacked else None), randomness="error")
+        call = self._methods[method]
+        evaluate = vmap(call, in_dims=(0, 0 if stacked else None), randomness="error")
         with no_fused_encoder():
             return evaluate(weights, batch)
 

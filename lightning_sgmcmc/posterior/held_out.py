@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from lightning_sgmcmc.chain import Chain, MethodOf, Task
+from lightning_sgmcmc.common.functional import FunctionalCall
 from lightning_sgmcmc.metrics import PosteriorEnsemble
 from lightning_sgmcmc.posterior.predict import joined, num_examples
 
@@ -93,7 +93,7 @@ class HeldOut:
         task = chain.task
         buffers = {f"module.{name}": value.clone() for name, value in task.named_buffers()}
         with evaluating(task):  # with buffers of its own: some count dropout's masks
-            law = functional_call(MethodOf(task, "law_of"), buffers, (self._batches[0],))
+            law = FunctionalCall(MethodOf(task, "law_of"))(buffers, self._batches[0])
         return PosteriorEnsemble.of(law, self.size, alone).to(chain.device)
 
     @torch.no_grad()

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_sgmcmc.chain import ChainStack, MethodOf, OnDisk, Task
+from lightning_sgmcmc.common.functional import FunctionalCall
 from lightning_sgmcmc.kernels import chosen
 from lightning_sgmcmc.posterior.fused import fused
 from lightning_sgmcmc.posterior.layout import ExamplesLast
@@ -93,7 +93,7 @@ class Plan:
         memory: int | str = MEMORY,
     ) -> None:
         self._module, self._method = module, method
-        self._call = MethodOf(module, method)
+        self._call = FunctionalCall(MethodOf(module, method))
         self._device = next(iter(module.parameters())).device
         budget, size = working_memory(memory, self._device), num_examples(batch)
         first = {name: tensor.to(self._device) for name, tensor in draws[0]().items()}
@@ -157,7 +157,7 @@ class Plan:
 
     def _one(self, weights: Mapping[str, Tensor], batch: Any) -> tuple[Tensor, ...]:
         named = {f"module.{name}": tensor for name, tensor in weights.items()}
-        return _tuple(functional_call(self._call, named, (batch,)))
+        return _tuple(self._call(named, batch))
 
     def _follows(self, weights: Mapping[str, Tensor], batch: Any) -> bool:
         """Return whether vmap follows the method, found out on two examples."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from lightning_sgmcmc.common.functional import FunctionalCall
 from lightning_sgmcmc.target.hessian import math_attention
 
 
@@ -99,10 +100,10 @@ class SingleExamples:
     """
 
     def __init__(self, module: nn.Module, nll: Callable[[Any], Tensor]) -> None:
-        self._call = _Likelihood(module, nll)
+        self._call = FunctionalCall(_Likelihood(module, nll))
 
     def _loss(self, weights: dict[str, Tensor], others: dict[str, Tensor], batch: Any) -> Tensor:
-        result: Tensor = functional_call(self._call, weights | others, (batch,))
+        result: Tensor = self._call(weights | others, batch)
         return result.sum()
 
     def gradients(

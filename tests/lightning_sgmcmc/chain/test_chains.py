@@ -421,3 +421,21 @@ def test_tied_weights_are_one_weight_in_every_chain() -> None:
     x = torch.randn(5, 2)
     expected = torch.stack([x @ w.T @ w.T for w in weights])
     torch.testing.assert_close(stack.evaluate("twice", x, False), expected)
+
+
+def test_a_layer_with_two_names_is_one_layer_and_stays_as_it_is() -> None:
+    class TwoNames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(2, 2, bias=False)
+            self.second = self.first
+
+        def twice(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x))
+
+    module = TwoNames()
+    own, weights, x = module.first.weight, torch.randn(3, 2, 2), torch.randn(5, 2)
+    stack = ChainStack(module, [{"first.weight": w} for w in weights])
+    expected = torch.stack([x @ w.T @ w.T for w in weights])
+    torch.testing.assert_close(stack.evaluate("twice", x, False), expected)
+    assert module.first.weight is own

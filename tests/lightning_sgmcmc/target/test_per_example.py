@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn import functional
 
+from lightning_sgmcmc.common.functional import FunctionalCall
 from lightning_sgmcmc.target import PerExample
 from lightning_sgmcmc.target import per_example as implementation
 
@@ -57,6 +58,12 @@ class TimeFirst(nn.Module):
         return self.out(torch.tanh(self.hidden(x.transpose(0, 1))).mean(0))
 
 
+def two_names() -> nn.Module:
+    """A layer that is part of the network twice."""
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(4, CLASSES))
+
+
 def linear() -> nn.Module:
     return nn.Sequential(
         nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 5, bias=False), nn.Linear(5, CLASSES)
@@ -81,6 +88,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], int]] = {
     "convolutions": (convolutions, lambda: torch.randn(B, 2, 9, 10), 7),
     "sequences": (Sequences, lambda: torch.randint(7, (B, 4)), 6),
     "twice": (Twice, lambda: torch.randn(B, 4), 4),
+    "two names": (two_names, lambda: torch.randn(B, 4), 2),
     "time first": (TimeFirst, lambda: torch.randn(B, B, 4), 2),
 }
 each_net = pytest.mark.parametrize("name", NETS)
@@ -185,9 +193,9 @@ def test_stacked_chains_equal_separate_ones(name: str, shared: bool) -> None:
     stats = PerExample(model, names, params, model.nll, chain_dims=1, shared_batch=shared)
     with stats.recording(data):
         dims = {"x": 0, "y": 0, "scale": None}
-        losses = vmap(
-            lambda w, b: functional_call(model, w, (b,)), in_dims=(0, None if shared else dims)
-        )(dict(zip(names, params, strict=True)), data)
+        losses = vmap(FunctionalCall(model), in_dims=(0, None if shared else dims))(
+            dict(zip(names, params, strict=True)), data
+        )
         losses.mean(-1).sum().backward()
     for k in range(chains):
         with torch.no_grad():
