@@ -73,9 +73,8 @@ def weighted_ess(x: ArrayLike, weights: ArrayLike) -> Array:
     mean, deviation = weighted_moments(traces, w)
     y = w.reshape(*w.shape, *(1,) * (traces.ndim - 2)) * (traces - mean)
     with np.errstate(divide="ignore", invalid="ignore"):
-        result: Array = deviation**2 / ((y**2).sum((0, 1)) * autocorrelation_time(y))
-    result[~np.isfinite(autocorrelation_time(traces))] = np.nan
-    return result
+        result = deviation**2 / ((y**2).sum((0, 1)) * autocorrelation_time(y))
+    return np.where(np.isfinite(autocorrelation_time(traces)), result, np.nan)
 
 
 def _checked(weights: ArrayLike) -> Array:

@@ -26,6 +26,12 @@ def test_a_weight_is_a_repetition() -> None:
     np.testing.assert_allclose(mean, weighted_moments(x, np.stack([times[0]] * 2))[0], rtol=1e-12)
 
 
+def test_the_trace_of_a_single_quantity() -> None:
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal((2, 50, 1)), rng.random(50)
+    assert weighted_ess(x[..., 0], w) == weighted_ess(x, w)[0]
+
+
 def test_kish() -> None:
     assert effective_draws(np.full(7, 0.3)) == pytest.approx(7)
     assert effective_draws([1, 0, 0]) == 1
