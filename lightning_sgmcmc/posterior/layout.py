@@ -50,7 +50,8 @@ class ExamplesLast(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _SOFTMAX or func in _LOG_SOFTMAX:
             x, dim = _input(args, kwargs), kwargs.get("dim", args[1] if len(args) > 1 else None)
-            if kwargs.get("dtype") is None and _narrow(x) and dim in (-1, x.dim() - 1):
+            typed = len(args) > 2 or kwargs.get("dtype") is not None
+            if not typed and _narrow(x) and dim in (-1, x.dim() - 1):
                 reduce = torch.softmax if func in _SOFTMAX else torch.log_softmax
                 return self._transposed(reduce, x)
         elif func is functional.cross_entropy and not kwargs.get("label_smoothing"):
@@ -62,7 +63,7 @@ class ExamplesLast(TorchFunctionMode):
                     return functional.nll_loss(log_p, target, **rest)
         elif self.stacked and func is functional.linear and not kwargs:
             x, weight, bias = (*args, None)[:3]
-            if x.dim() == 2 and x.device.type == "cpu":
+            if x.dim() == weight.dim() == 2 and x.device.type == "cpu":
                 product = torch.matmul(weight, x.mT)
                 return (product if bias is None else product + bias[:, None]).mT
         return func(*args, **kwargs)

@@ -422,6 +422,7 @@ def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
         lambda: functional.softmax(x, 1),
         lambda: functional.log_softmax(x, -1).exp(),
         lambda: functional.log_softmax(x, -1, dtype=torch.float64),
+        lambda: x.softmax(-1, torch.float64),
         lambda: functional.cross_entropy(x[0], labels, reduction="none"),
         lambda: functional.cross_entropy(x[1], labels, weight=of_classes),
         lambda: functional.cross_entropy(x[2], labels, label_smoothing=0.1),
@@ -435,6 +436,13 @@ def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
         assert found.is_contiguous()
+
+
+def test_a_linear_layer_of_one_output_is_a_vector() -> None:
+    x, weights = torch.randn(9, 3), torch.randn(4, 3)
+    with ExamplesLast(stacked=True):
+        found = torch.func.vmap(lambda w: functional.linear(x, w))(weights)
+    torch.testing.assert_close(found, weights @ x.T)
 
 
 @pytest.mark.parametrize("bias", [True, False])
