@@ -54,13 +54,11 @@ class ExamplesLast(TorchFunctionMode):
             if not typed and _narrow(x) and dim in (-1, x.dim() - 1):
                 reduce = torch.softmax if func in _SOFTMAX else torch.log_softmax
                 return self._transposed(reduce, x)
-        elif func is functional.cross_entropy and not kwargs.get("label_smoothing"):
-            x, target = _input(args, kwargs), kwargs.get("target", args[-1])
-            if len(args) <= 2 and x.dim() == 2 and _narrow(x) and not target.is_floating_point():
-                rest = {k: v for k, v in kwargs.items() if k in ("weight", "reduction")}
-                if kwargs.keys() <= {"input", "target", "label_smoothing", *rest}:
-                    log_p = self._transposed(torch.log_softmax, x)
-                    return functional.nll_loss(log_p, target, **rest)
+        elif func is functional.cross_entropy and not kwargs["label_smoothing"]:
+            x, target = args  # torch gives all else by name, defaults included
+            if x.dim() == 2 and _narrow(x) and not target.is_floating_point():
+                rest = {k: v for k, v in kwargs.items() if k != "label_smoothing"}
+                return functional.nll_loss(self._transposed(torch.log_softmax, x), target, **rest)
         elif self.stacked and func is functional.linear and not kwargs:
             x, weight, bias = (*args, None)[:3]
             if x.dim() == weight.dim() == 2 and x.device.type == "cpu":

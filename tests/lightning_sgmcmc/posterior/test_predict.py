@@ -425,6 +425,7 @@ def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
         lambda: x.softmax(-1, torch.float64),
         lambda: functional.cross_entropy(x[0], labels, reduction="none"),
         lambda: functional.cross_entropy(x[1], labels, weight=of_classes),
+        lambda: functional.cross_entropy(input=x[1], target=labels, reduction="sum"),
         lambda: functional.cross_entropy(x[2], labels, label_smoothing=0.1),
         lambda: functional.cross_entropy(x[2], x[3].softmax(-1)),
         lambda: functional.cross_entropy(x[2], labels % 2, ignore_index=1),
@@ -436,6 +437,17 @@ def test_softmax_of_few_classes_is_softmax(classes: int) -> None:
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
         assert found.is_contiguous()
+
+
+def test_cross_entropy_reduces_over_a_middle_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+    reduce = torch.log_softmax
+    monkeypatch.setattr(
+        torch, "log_softmax", lambda x, dim: shapes.append(x.shape) or reduce(x, dim)
+    )
+    with ExamplesLast():
+        functional.cross_entropy(torch.zeros(7, 3), torch.zeros(7, dtype=torch.long))
+    assert shapes == [(3, 7)]
 
 
 def test_a_linear_layer_of_one_output_is_a_vector() -> None:
