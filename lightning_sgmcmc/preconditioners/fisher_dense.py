@@ -39,7 +39,8 @@ class DenseFisher(Fisher):
         J_t = keep J + X'X:  S_t = S (I + Y M Y') / sqrt(keep),  Y = S'X',
         M = Q diag(-c / (r (1 + r))) Q',  r = sqrt(1 + c lambda),  Y'Y = Q diag(lambda) Q'
 
-    with c = 1 / keep, and a fresh factor whenever J has been renewed by half.
+    with c = 1 / keep, and a fresh factor whenever J has been renewed by half. Until then eps
+    shrinks with the old J; where C freezes it gets a fresh factor too.
 
     The arguments are those of :class:`~lightning_sgmcmc.preconditioners.fisher.Fisher`, and
 
@@ -161,6 +162,13 @@ class DenseFisher(Fisher):
             fresh[place] = _low_rank_root(S.flatten(0, 1), Y, self._keep).view_as(S)
         self._roots = [fresh[place] for place in range(len(self._J))]
         self._rows = {}
+
+    def freeze(self) -> None:
+        """Keep C as J makes it, whose inverse :meth:`inverse_norm` takes."""
+        super().freeze()
+        if self._since_fresh:
+            self._since_fresh, self._kept = 0, 1.0
+            self._refresh()
 
     def _factors(
         self, matrices: Sequence[Tensor], damping: float | Tensor, skip: Container[int] = ()

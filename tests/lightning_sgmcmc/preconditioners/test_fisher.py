@@ -298,6 +298,21 @@ def test_low_rank_updates_keep_the_root(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_frozen_metric_and_its_inverse_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where low-rank updates have shrunk eps, freezing makes C = (J + eps I)^-1 again."""
+    monkeypatch.setattr(fisher_dense, "_LOW_RANK", 1)
+    metric = FullFisher(eps=1e-2, memory=0.9, centred=True)
+    problem, _, rows = trained(metric, steps=6)
+    metric.freeze()
+    C = dense(metric, problem)
+    expected = average(rows, [1.0] + [0.1] * 5, centred=True) + 1e-2 * np.eye(43)
+    np.testing.assert_allclose(np.linalg.inv(C), expected, rtol=1e-6, atol=1e-9)
+    v = problem.weights()
+    norm = metric.inverse_norm(unflatten(v, problem.params))
+    assert norm is not None
+    assert float(norm) == pytest.approx(v.numpy() @ np.linalg.solve(C, v.numpy()), rel=1e-6)
+
+
 @each_metric
 def test_stacked_chains_have_metrics_of_their_own(name: str) -> None:
     """Two stacked chains learn what each learns alone."""
