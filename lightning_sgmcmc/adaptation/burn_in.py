@@ -55,7 +55,8 @@ class Adaptation:
         elif auto and chain.steps < burn_in and taken & (taken - 1) == 0 and taken >= 0:
             # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
             # chain's first steps, the curvature both ways: a low one may not last.
-            self._settle(largest=_GROWTH * chain.sampler.lr if taken else math.inf)
+            base = float(chain.schedule.base_lrs[0])  # without the schedule's factor
+            self._settle(largest=_GROWTH * base if taken else math.inf)
             if chain.sampler.preconditioner.frozen:
                 # A start far above the typical potential turns it into velocity. Under a C that
                 # still adapts a velocity drawn anew may be far too large a little later.

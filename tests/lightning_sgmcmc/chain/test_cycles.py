@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_sgmcmc import SGLD, GaussianPrior
+from lightning_sgmcmc import SGLD, BatchStream, GaussianPrior
 from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import BlockDecay, Cycle, CyclicalCosine
-from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, trainer
+from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
 
 CHAINS, LENGTH, SAMPLING = 800, 10, 0.2
 
@@ -118,3 +118,27 @@ def test_a_cyclical_run_resumes_with_its_cycle(tmp_path: Path) -> None:
     )
     assert torch.equal(whole.net.weight, again.net.weight)
     assert [row["step"] for row in whole.kept.history] == [r["step"] for r in again.kept.history]
+
+
+@pytest.mark.parametrize(
+    "schedule", [partial(CyclicalCosine, cycle=LENGTH), partial(BlockDecay, every=3)]
+)
+def test_an_automatic_step_is_not_lowered_with_the_schedule(schedule: Any) -> None:
+    """The curvature of a Gaussian is the same everywhere, and so is the step that is chosen.
+
+    It is measured after 1, 2, 4, 8, 16 and 32 steps; a cycle of 10 is near its floor after 8.
+    """
+    module = Toy(
+        partial(SGLD, lr="auto", prior=GaussianPrior(variance=4.0)), burn_in=40, schedule=schedule
+    )
+    chain, adaptation = module.chain, module.adaptation
+    chain.select()
+    chain.place()
+    chain.build()
+    chain.bind(BatchStream(toy_data(), NUM_DATA, "full"))
+    adaptation.after_step()
+    first = chain.schedule.base_lrs[0]
+    for _ in range(40):
+        chain.advance(chain.minibatch())
+        adaptation.after_step()
+        assert chain.schedule.base_lrs[0] == pytest.approx(first, rel=1e-6)
