@@ -63,6 +63,9 @@ class DataSpec(ABC):
             FORMATS[cls.format] = cls
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).copy().items():
+            if isinstance(value, np.generic):  # which JSON does not have
+                object.__setattr__(self, name, value.item())
         _ = self.grid
         check_draw(self.seed, 0)
         check_count(f"num_samples={self.num_samples!r}", self.num_samples)

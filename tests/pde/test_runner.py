@@ -207,6 +207,14 @@ def test_stopped_command_continues_to_the_same_bytes(stop, name, wholes, tmp_pat
     assert path.read_bytes() == wholes(spec, "scipy").read_bytes()
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    given = {"nx": 6, "ny": 7, "num_samples": 2, "seed": 3, "lx": 0.5}
+    same = {k: (np.float32 if k == "lx" else np.int64)(v) for k, v in given.items()}
+    made = make(SourceDataSpec(**same), tmp_path / "a")
+    assert make(SourceDataSpec(**given), made).read_bytes() == made.read_bytes()
+    assert load(made).spec.parameters() == SourceDataSpec(**given).parameters()
+
+
 def test_finished_file_is_reused(copy, spec, capsys):
     before = copy.stat().st_mtime_ns
     generate(spec, copy)
