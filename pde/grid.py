@@ -15,6 +15,8 @@ Array = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 SIDES = ("left", "right", "bottom", "top")
+#: Widths that differ by no more than this part of the length are equal: the rounding of lines.
+_ROUNDING = 4 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Grid:
                         f"{count} cells and a length of {length:g}; Grid.of_spacing takes both "
                         "from the widths"
                     )
-                object.__setattr__(self, f"d{axis}", None if len(set(spacing)) == 1 else spacing)
+                equal = max(spacing) - min(spacing) <= _ROUNDING * length
+                object.__setattr__(self, f"d{axis}", None if equal else spacing)
 
     @classmethod
     def of_spacing(cls, dx: Sequence[float] | Array, dy: Sequence[float] | Array) -> Grid:

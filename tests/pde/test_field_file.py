@@ -50,6 +50,15 @@ def test_unlike_cells_pass_through_vtk(tmp_path):
         write_vtk(tmp_path / "a.vti", grid, FIELD)
 
 
+@pytest.mark.parametrize("count", [7, 10, 50])
+def test_equal_cells_pass_through_a_rectilinear_grid(count, tmp_path):
+    """The differences of their lines, of which some round, are equal widths."""
+    field = np.ones((count, count))
+    found = read_field(write_vtk(tmp_path / "a.vtr", Grid(count, count, ly=0.7), field))
+    assert found.grid.uniform
+    assert found.grid.hy == pytest.approx(0.7 / count, rel=1e-14)
+
+
 def block(data, compressed):
     """What VTK puts before and around the bytes of an array, with 32-bit headers."""
     if not compressed:
