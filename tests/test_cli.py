@@ -97,8 +97,8 @@ def test_a_run_leaves_what_it_says(configs: Path, capsys: Any) -> None:
     content = json.loads((folder / "results.json").read_text())
     for key in (
         "schema", "provenance", "task", "sampler", "seed", "temperature", "num_data",
-        "num_parameters", "num_draws", "num_gradients", "wall_seconds", "metrics", "diagnostics",
-        "paper",
+        "num_parameters", "num_draws", "num_steps", "num_gradients", "wall_seconds", "metrics",
+        "diagnostics", "paper",
     ):  # fmt: skip
         assert key in content
     assert (content["num_data"], content["num_draws"], content["num_gradients"]) == (64, 6, 40)

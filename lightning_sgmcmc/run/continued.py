@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "trainer.enable_progress_bar",
     "trainer.log_every_n_steps",
     "trainer.logger",
+    "trainer.max_epochs",
     "trainer.max_steps",
     "trainer.max_time",
     "trainer.num_nodes",

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sgmcmc.callbacks.report import results
-from lightning_sgmcmc.callbacks.report.remedy import can_be_followed, changed_options, is_anew
+from lightning_sgmcmc.callbacks.report.remedy import (
+    can_be_followed,
+    changed_options,
+    ended_early,
+    is_anew,
+)
 from lightning_sgmcmc.run.config_file import read_config
 
 # Steps that a round has to add, relative to those so far, to be worth it.
@@ -49,6 +54,8 @@ class Rounds:
         while content["diagnostics"]["alarms"]:
             more = self._steps(content, steps, seconds)
             if more is None or not can_be_followed(config, content):
+                break
+            if ended_early(config, content):  # a bound of the user's, which is of all rounds
                 break
             anew = is_anew(content)
             if anew:

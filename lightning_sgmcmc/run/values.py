@@ -47,6 +47,8 @@ def check(config: dict[str, Any]) -> None:
         raise ValueError(
             "max_time is for --until sampled; the time of one run is --trainer.max_time=DD:HH:MM:SS"
         )
+    if config.get("until") is not None and (config["trainer"].get("max_steps") or -1) < 0:
+        raise ValueError("--until sampled makes runs longer by their steps: give trainer.max_steps")
     every = config.get("checkpoint_every")
     if every is not None and every < 1:
         raise ValueError(f"checkpoint_every must be at least 1, got {every}")

@@ -11,6 +11,9 @@ from typing import Any
 #: Options of a run that has begun, or that a new one has of its own.
 _OF_ONE_RUN = ("--out", "--ckpt_path", "--finish", "--until", "--max_time", "--print_config")
 
+#: Bounds of a run beside its steps, and the values that lift them.
+_LIFTED = {"max_time": "null", "max_epochs": "-1"}
+
 
 def is_anew(content: dict[str, Any]) -> bool:
     """Return whether a remedy begins a new chain, because earlier draws are of another target.
@@ -78,6 +81,29 @@ def changed_options(
     return [*arguments, f"--model.burn_in={burn_in}"]
 
 
+def ended_early(config: dict[str, Any], content: dict[str, Any]) -> bool:
+    """Return whether something else than ``trainer.max_steps`` has ended a run.
+
+    Args:
+        config: Its configuration.
+        content: Its results.
+    """
+    most = int(config["trainer"]["max_steps"])
+    return most < 0 or int(content["num_steps"]) < most
+
+
+def _without_bounds(config: dict[str, Any], content: dict[str, Any]) -> list[str]:
+    """Return the options that lift what has ended a run, which would end a longer one as well."""
+    if not ended_early(config, content):
+        return []
+    found = {name: config["trainer"].get(name) for name in _LIFTED}
+    return [
+        f"--trainer.{name}={_LIFTED[name]}"
+        for name, value in found.items()
+        if value not in (None, -1)
+    ]
+
+
 def command(
     folder: Path, config: dict[str, Any], content: dict[str, Any], own: Sequence[str]
 ) -> str | None:
@@ -92,7 +118,7 @@ def command(
         content: Of its ``results.json``.
         own: Its command line, without the program's name.
     """
-    remedy, steps = content["diagnostics"].get("remedy"), int(config["trainer"]["max_steps"])
+    remedy, steps = content["diagnostics"].get("remedy"), int(content["num_steps"])
     if remedy is None or steps < 1 or not can_be_followed(config, content):
         return None
     more = int(steps * remedy["steps"])
@@ -100,9 +126,10 @@ def command(
         if more <= steps:
             return None
         arguments = ["--out", str(folder), "--ckpt_path", "last"]
+        arguments += _without_bounds(config, content)
         return shlex.join([*program(), *arguments, f"--trainer.max_steps={more}"])
     changed = changed_options(config, content, more / steps, digits=4)
-    changed.append(f"--trainer.max_steps={more}")
+    changed += [*_without_bounds(config, content), f"--trainer.max_steps={more}"]
     names = {option.partition("=")[0] for option in changed}
     given = [argument.partition("=")[0] for argument in own]
     if "--ckpt_path" in given or "--finish" in given:

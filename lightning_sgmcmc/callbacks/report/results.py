@@ -267,6 +267,7 @@ def build(
         "collapsed_head": chain.head.names if chain.head is not None else None,
         "num_chains": chain.processes.all_chains(chain.num_chains),
         "num_draws": kept.num_draws,
+        "num_steps": chain.steps,
         "num_gradients": chain.num_gradients,
         "wall_seconds": wall_seconds,
         "metrics": measure(task),

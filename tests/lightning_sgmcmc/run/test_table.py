@@ -30,6 +30,7 @@ def content(alarms: list[str], change: dict[str, Any] | None = None) -> dict[str
     return {
         "diagnostics": found | {"remedy": None if change is None else nothing | change},
         "num_draws": 20,
+        "num_steps": 1000,
         "num_chains": 4,
         "temperature": 1.0,
         "wall_seconds": 90.0,
@@ -95,6 +96,24 @@ def test_a_schedule_begins_at_the_changed_first_step_again() -> None:
     said = remedy.command(Path("mine"), config, found, ["--task", "toy"])
     assert said is not None
     assert "--model.sampler.lr=0.005 " in said
+
+
+@pytest.mark.parametrize(
+    ("trainer", "lifts"),
+    [
+        ({"max_steps": 9000, "max_time": "00:01:00:00"}, " --trainer.max_time=null"),
+        ({"max_steps": -1, "max_epochs": 5}, " --trainer.max_epochs=-1"),
+        ({"max_steps": 1000, "max_time": "00:01:00:00"}, ""),
+    ],
+)
+def test_a_longer_run_counts_from_the_steps_taken_and_lifts_what_ended_it(
+    trainer: dict[str, Any], lifts: str
+) -> None:
+    """Time or epochs ended the run after 1,000 steps, and would end a longer one there again."""
+    said = remedy.command(
+        Path("mine"), CONFIG | {"trainer": trainer}, content(["wrong"], {"steps": 2.0}), []
+    )
+    assert said == (f"sgmcmc train --out mine --ckpt_path last{lifts} --trainer.max_steps=2000")
 
 
 @pytest.mark.parametrize("data", [None, {"class_path": "mine.MyData"}])

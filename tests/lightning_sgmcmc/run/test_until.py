@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lightning_sgmcmc.run import values
 from lightning_sgmcmc.run.until import Rounds
 
 CONFIG = """
@@ -18,7 +19,7 @@ model:
     burn_in: 100
     burn_in_optimizer: {{init_args: {{steps: 40}}}}
 data: {{class_path: mine.MyData, init_args: {{{data}}}}}
-trainer: {{max_steps: 1000}}
+trainer: {{max_steps: {steps}}}
 """
 NOTHING = {"lr": 1.0, "steps": 1.0, "whole_data": False}
 
@@ -29,15 +30,19 @@ class Runs:
     def __init__(self, tmp_path: Path, remedies: list[dict[str, Any] | None], lr: str) -> None:
         self.remedies, self.calls, self.lr = remedies, list[list[str]](), lr
         self.data, self.stability = "sampling: auto", dict[str, float]()
+        self.steps, self.taken = 1000, 1000
         self.folder = tmp_path / "out"
         self.leave(self.folder)
 
     def leave(self, folder: Path) -> None:
         remedy = self.remedies.pop(0)
         folder.mkdir(exist_ok=True)
-        (folder / "config.yaml").write_text(CONFIG.format(lr=self.lr, data=self.data))
+        (folder / "config.yaml").write_text(
+            CONFIG.format(lr=self.lr, data=self.data, steps=self.steps)
+        )
         content = {
             "wall_seconds": 10.0,
+            "num_steps": self.taken,
             "num_gradients": 1000,
             "provenance": {},
             "diagnostics": {
@@ -52,6 +57,7 @@ class Runs:
     def __call__(self, arguments: list[str]) -> Path:
         self.calls.append(arguments)
         folder = Path(arguments[arguments.index("--out") + 1])
+        self.steps = self.taken = int(arguments[-1].split("=")[1])
         self.leave(folder)
         return folder
 
@@ -114,3 +120,19 @@ def test_time_bounds_the_rounds(tmp_path: Path, capsys: Any) -> None:
     Rounds(runs, 10 / 60).follow(runs.folder)
     assert runs.calls == []
     assert "does not hold yet" in capsys.readouterr().out
+
+
+def test_a_run_that_another_bound_has_ended_is_not_followed(tmp_path: Path, capsys: Any) -> None:
+    """Trainer's ``max_time``, say, ends a longer run at the same place, over and over."""
+    runs = Runs(tmp_path, [{}, {"steps": 4.0}], "auto")
+    runs.taken = 600
+    runs.leave(runs.folder)
+    Rounds(runs, None).follow(runs.folder)
+    assert runs.calls == []
+    assert "does not hold yet" in capsys.readouterr().out
+
+
+def test_rounds_without_a_number_of_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"give trainer\.max_steps"):
+        values.check({"until": "sampled", "trainer": {"max_steps": -1, "max_epochs": 5}})
+    values.check({"until": "sampled", "trainer": {"max_steps": 10}})
