@@ -25,7 +25,7 @@ class Rounds:
 
     A round whose remedy is a longer run continues the chain from its checkpoint. One that changes
     the step size or the minibatches starts a new chain with a burn-in of its own in a folder beside
-    the first, ``<folder>-2`` and so on, so that earlier draws do not count.
+    the first, ``<folder>-2`` and so on, the next that is free: earlier draws do not count.
 
     Args:
         run: Runs what a command line says and returns its folder.
@@ -63,7 +63,8 @@ class Rounds:
                 arguments = ["--config", str(folder / "config.yaml")]
                 arguments += changed_options(config, content, more / planned)
                 planned = more
-                folder = first.with_name(f"{first.name}-{number}")
+                while (folder := first.with_name(f"{first.name}-{number}")).exists():
+                    number += 1  # of an earlier command, or of another run
                 arguments += ["--out", str(folder)]
             else:
                 arguments = ["--out", str(folder), "--ckpt_path", "last"]

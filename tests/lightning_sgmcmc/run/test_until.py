@@ -73,6 +73,17 @@ def test_a_longer_run_continues_the_chain(tmp_path: Path, capsys: Any) -> None:
     assert "the verdict holds after 1000 gradients a chain" in capsys.readouterr().out
 
 
+def test_a_new_chain_takes_a_folder_that_is_free(tmp_path: Path) -> None:
+    """The rounds of an earlier command left one, in which a second command cannot start."""
+    runs = Runs(tmp_path, [{"lr": 0.25}, {"lr": 0.5}, None], "auto")
+    (tmp_path / "out-2").mkdir()
+    assert Rounds(runs, None).follow(runs.folder) == tmp_path / "out-4"
+    assert [arguments[arguments.index("--out") + 1] for arguments in runs.calls] == [
+        str(tmp_path / "out-3"),
+        str(tmp_path / "out-4"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("lr", "option"),
     [("auto", "--model.step_fraction=0.025"), ("0.3", "--model.sampler.lr=0.0025")],
