@@ -93,6 +93,11 @@ def separator_of(path: Path) -> tuple[str, str]:
     encoding = _MARKS.get(start, "utf-8")
     with opened(path, encoding, bar=False) as text:
         line = next((line for line in text if line.strip()), "")
+        # The first name, in quotes, may hold new lines.
+        while not _between(line) and line.count('"') % 2 and len(line) < CHUNK:
+            line += (more := next(text, ""))
+            if not more:
+                break
     if not line:
         raise ValueError(f"{path} is empty")
     if "\0" in line:
@@ -100,8 +105,13 @@ def separator_of(path: Path) -> tuple[str, str]:
     if _NO_ROW.match(line):
         shown = line.strip()[:40]
         raise ValueError(f"{path}: its first line, {shown!r}, is no row of a table; leave it out")
+    return encoding, _between(line) or " "
+
+
+def _between(line: str) -> str | None:
+    """Return what separates the fields of a line outside quotes, None if that may be spaces."""
     bare = "".join(line.strip(" \r\n").split('"')[::2])
-    return encoding, next((s for s in "\t;," if s in bare), " ")
+    return next((s for s in "\t;," if s in bare), None)
 
 
 @contextmanager

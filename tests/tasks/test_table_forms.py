@@ -66,6 +66,10 @@ SAME: dict[str, str | bytes] = {
 NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
     "pandas without names": (text_of(pd.DataFrame(FRAME.to_numpy())), ("0", "1", "2")),
     "no header": (PLAIN.split("\n", 1)[1], ("0", "1", "2")),
+    "a first name with new lines": (
+        PLAIN.replace("a,", '"a;\n(m\n)",', 1),
+        ("a; (m )", "b", "y"),
+    ),
     "a name with a new line": (PLAIN.replace("b,", '"b\n(m)",', 1), ("a", "b (m)", "y")),
     "a name with a comma": (PLAIN.replace("b,", '"b, m",', 1), ("a", "b, m", "y")),
     "a name with quotes": (PLAIN.replace("b,", '"b ""x""",', 1), ("a", 'b "x"', "y")),
