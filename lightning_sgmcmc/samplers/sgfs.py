@@ -63,6 +63,7 @@ class SGFS(Sampler):
 
     batches: Literal["reshuffled", "independent", "full"] = "independent"
     absorbs_gradient_noise = True
+    preconditioner: Fisher
 
     def __init__(
         self,
@@ -92,7 +93,6 @@ class SGFS(Sampler):
         else:
             raise ValueError(f"variant must be full, diagonal or block, got {variant!r}")
         self.variant, self.b, self.count_prior = variant, b, count_prior
-        self.fisher = metric
         super().__init__(
             params,
             lr,
@@ -122,7 +122,7 @@ class SGFS(Sampler):
     @property
     def _examples(self) -> int:
         """n, 0 where it is not known."""
-        return self.batch_size or self.fisher.batch_size
+        return self.batch_size or self.preconditioner.batch_size
 
     def _gamma(self, batch_size: int) -> float:
         if not batch_size:
@@ -155,7 +155,7 @@ class SGFS(Sampler):
 
     def _advance(self, grads: list[Tensor]) -> Pair | None:
         size = self._examples
-        if not (self.batch_size or self.fisher.frozen or self.target is None):
+        if not (self.batch_size or self.preconditioner.frozen or self.target is None):
             size = self.target.per_example.count if self.target.per_example else size
         largest = 2 / self._gamma(size)
         if self.lr > largest * (1 + 1e-9):
@@ -195,12 +195,12 @@ class SGFS(Sampler):
             self.prior.add_gradient_(shift, at_one, share)
             self.prior.add_gradient_(shift, at_zero, -share)
         if isinstance(self.b, str):
-            return self.fisher.solve_shifted(vectors, 1 + alpha_squared, shift)
+            return self.preconditioner.solve_shifted(vectors, 1 + alpha_squared, shift)
         if isinstance(self.b, Tensor):
-            return self.fisher.solve_shifted(vectors, 1.0, shift, alpha_squared * self.b)
+            return self.preconditioner.solve_shifted(vectors, 1.0, shift, alpha_squared * self.b)
         for s, diagonal in zip(shift, self._b_diagonal(), strict=True):
             s.add_(diagonal, alpha=alpha_squared)
-        return self.fisher.solve_shifted(vectors, 1.0, shift)
+        return self.preconditioner.solve_shifted(vectors, 1.0, shift)
 
     def _b_diagonal(self) -> list[Tensor]:
         if isinstance(self.b, (int, float)):
@@ -210,7 +210,7 @@ class SGFS(Sampler):
     def _b_noise(self) -> list[Tensor]:
         """Draw from N(0, b)."""
         if isinstance(self.b, str):
-            return self.fisher.inverse_noise(self.stream)
+            return self.preconditioner.inverse_noise(self.stream)
         z = self.stream.increments()
         if isinstance(self.b, Tensor):
             root = torch.linalg.cholesky(self.b.to(z[0]))

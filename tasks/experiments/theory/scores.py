@@ -71,7 +71,7 @@ def averages(size: int, draws: str, seed: int = 0) -> tuple[Array, Array]:
 
     walk(sampler, steps=STEPS, gradient=problem.gradient, each=each)
     # J is C^-1 less what ``floor`` adds to it.
-    V = np.linalg.inv(matrices(sampler)) / (1 + sampler.fisher.floor)
+    V = np.linalg.inv(matrices(sampler)) / (1 + sampler.preconditioner.floor)
     found: Array = np.trace(V, axis1=1, axis2=2) / WEIGHTS - 1
     return found, own - 1
 
