@@ -116,9 +116,8 @@ def test_the_inverse_of_c_is_the_kept_part_of_j(
 ) -> None:
     """C^-1 = J + eps I on the entries that the metric keeps; the prior, strong, is not in it."""
     metric = METRICS[name](eps=EPS, **options)
-    problem, sampler, rows = trained(
-        metric, temperature=0.0
-    )  # noise may make J too large to invert
+    # Noise may make J too large to invert.
+    problem, sampler, rows = trained(metric, temperature=0.0)
     expected = average(rows, rates) + EPS * np.eye(rows[0].shape[1])
     inverse = np.linalg.inv(dense(sampler.preconditioner, problem))
     mask = kept(name, problem)
@@ -301,8 +300,8 @@ def test_low_rank_updates_keep_the_root(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_frozen_metric_and_its_inverse_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where low-rank updates have shrunk eps, freezing makes C = (J + eps I)^-1 again."""
     monkeypatch.setattr(fisher_dense, "_LOW_RANK", 1)
-    metric = FullFisher(eps=1e-2, memory=0.9, centred=True)
-    problem, _, rows = trained(metric, steps=6)
+    problem, sampler, rows = trained(FullFisher(eps=1e-2, memory=0.9, centred=True), steps=6)
+    metric = sampler.preconditioner
     metric.freeze()
     C = dense(metric, problem)
     expected = average(rows, [1.0] + [0.1] * 5, centred=True) + 1e-2 * np.eye(43)
