@@ -165,7 +165,7 @@ class SGMCMCModule(EnsembleSteps):
                 checks.check_length(self.trainer.max_steps, self.chain.draws)
             self.select()
             self.chain.place(Processes.of(self.trainer), training_stream(self.trainer))
-            self.adaptation.stability = {}  # of an earlier fit
+            self.adaptation.load_state_dict({})  # of an earlier fit
             if self.chain.stack is not None:
                 self.chains = self.chain.stack  # a part of this module's state
             self.trainer.precision_plugin.convert_module(self)  # before a checkpoint is restored
@@ -223,7 +223,7 @@ class SGMCMCModule(EnsembleSteps):
         super().on_save_checkpoint(checkpoint)
         checkpoint["sgmcmc_chains"] = self.chain.groups
         checkpoint["sgmcmc_task"] = type(self).__name__
-        checkpoint["sgmcmc_stability"] = self.adaptation.stability
+        checkpoint["sgmcmc_adaptation"] = self.adaptation.state_dict()
         checkpoint["sgmcmc_implementation"] = self.chain.sampler.implementation
         checkpoint["sgmcmc_gradients"] = self.chain.gradients_state()
 
@@ -243,6 +243,6 @@ class SGMCMCModule(EnsembleSteps):
             read = partial(self.trainer.strategy.checkpoint_io.load_checkpoint, weights_only=True)
             regroup(checkpoint, Path(str(self.trainer.ckpt_path)), self.chain, read)
         super().on_load_checkpoint(checkpoint)
-        self.adaptation.stability = checkpoint.get("sgmcmc_stability", {})
+        self.adaptation.load_state_dict(checkpoint.get("sgmcmc_adaptation", {}))
         self._implementation = checkpoint.get("sgmcmc_implementation", "unknown")
         self.chain.load_gradients(checkpoint["sgmcmc_gradients"])

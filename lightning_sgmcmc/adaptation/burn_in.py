@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -14,8 +15,9 @@ from lightning_sgmcmc.target import Batch
 
 #: Largest factor by which lr is raised from one measurement of the burn-in to the next.
 _GROWTH = 2.0
-#: Eighths of the chain's burn-in after which its curvature is noted, for the step where it ends.
-_LATE = (5, 6, 7)
+#: Parts of each doubling of the steps taken after which the curvature is looked at as well, and
+#: the steps from which on it is.
+_PARTS, _PARTS_FROM = 4, 16
 
 
 class Adaptation:
@@ -29,6 +31,8 @@ class Adaptation:
 
     Attributes:
         stability: Where the step size stands: see :meth:`StepSize.settle`.
+        curvatures: The largest curvature by the steps of the sampler after which it was measured,
+            in the last half of them.
     """
 
     def __init__(
@@ -39,6 +43,16 @@ class Adaptation:
     ) -> None:
         self.chain, self._step_size, self._sample = chain, step_size, sample
         self.stability: dict[str, float] = {}
+        self.curvatures: dict[int, float] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was measured so far."""
+        return {"stability": self.stability, "curvatures": self.curvatures}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what was measured before; an empty ``state_dict`` forgets all."""
+        self.stability = state_dict.get("stability", {})
+        self.curvatures = state_dict.get("curvatures", {})
 
     def after_step(self) -> None:
         """Do what is due after so many steps, before the first one included.
@@ -47,24 +61,21 @@ class Adaptation:
             NonFiniteGradientError: If something is due, and the chain has diverged before it.
         """
         chain, burn_in = self.chain, self.chain.draws.burn_in
-        auto, taken = chain.sampler.auto_lr, chain.steps - chain.optimizer_steps
+        auto, taken = chain.sampler.auto_lr, self._taken
         if auto and taken == 0:
             self._show_gradients()
         if chain.steps == burn_in:
             self._end()
-        elif auto and chain.steps < burn_in and taken & (taken - 1) == 0 and taken >= 0:
-            # C, and the curvature where an optimizer stopped, change by orders of magnitude in the
-            # chain's first steps, the curvature both ways: a low one may not last.
-            base = float(chain.schedule.base_lrs[0])  # without the schedule's factor
-            self._settle(largest=_GROWTH * base if taken else math.inf)
-            if chain.sampler.preconditioner.frozen:
-                # A start far above the typical potential turns it into velocity. Under a C that
-                # still adapts a velocity drawn anew may be far too large a little later.
-                chain.sampler.refresh()
-        elif auto and taken in [(burn_in - chain.optimizer_steps) * n // 8 for n in _LATE]:
-            chain.sampler.look_back()
-            curvature = self._step_size.curvature(chain, self._batches(self._count()))
-            self.stability["late_curvature"] = max(self._known, curvature)
+        elif auto and chain.steps < burn_in and taken >= 0:
+            doubling = 1 << max(taken.bit_length() - 1, 0)
+            if taken in (0, doubling):
+                # C, and the curvature where an optimizer stopped, change by orders of magnitude in
+                # the chain's first steps, the curvature both ways: a low one may not last.
+                base = float(chain.schedule.base_lrs[0])  # without the schedule's factor
+                self._settle(largest=_GROWTH * base if taken else math.inf)
+                self._refresh()
+            elif doubling >= _PARTS_FROM and taken % (doubling // _PARTS) == 0:
+                self._watch()
 
     def _end(self) -> None:
         chain, sampler = self.chain, self.chain.sampler
@@ -96,17 +107,43 @@ class Adaptation:
             with torch.no_grad():
                 sampler.show(grads)
 
-    @property
-    def _known(self) -> float:
-        """The largest curvature that was noted late in burn-in, 0 before."""
-        return self.stability.get("late_curvature", 0.0)
-
     def _settle(self, largest: float = math.inf) -> None:
         self.chain.sampler.look_back()
-        known, batches = self._known, self._batches(self._count())
-        self.stability = self._step_size.settle(self.chain, batches, largest, known)
-        if known:
-            self.stability["late_curvature"] = known
+        batches = self._batches(self._count())
+        self.stability = self._step_size.settle(self.chain, batches, largest, self._known)
+        if self.stability:
+            self._note(self.stability["curvature"])
+
+    def _watch(self) -> None:
+        """Lower lr where the curvature has risen since lr was set."""
+        chain = self.chain
+        chain.sampler.look_back()
+        self._note(self._step_size.curvature(chain, self._batches(self._count())))
+        if self._step_size.lower(chain, self._known):
+            self._refresh()
+
+    @property
+    def _taken(self) -> int:
+        """The steps that the sampler has taken, negative before it takes over."""
+        return self.chain.steps - self.chain.optimizer_steps
+
+    @property
+    def _known(self) -> float:
+        """The largest curvature of the last half of the sampler's steps, 0 if none was measured."""
+        first = self._taken / 2
+        return max((c for at, c in self.curvatures.items() if at >= first), default=0.0)
+
+    def _note(self, curvature: float) -> None:
+        last_half = {at: c for at, c in self.curvatures.items() if at >= self._taken / 2}
+        self.curvatures = last_half | {self._taken: curvature}
+
+    def _refresh(self) -> None:
+        """Draw the velocity anew, to which a start far above the typical potential turns.
+
+        Under a C that still adapts one drawn anew may be far too large a little later.
+        """
+        if self.chain.sampler.preconditioner.frozen:
+            self.chain.sampler.refresh()
 
     def _batches(self, count: int) -> Sequence[Batch]:
         """Return the first minibatches of the data, once where each is all of them."""

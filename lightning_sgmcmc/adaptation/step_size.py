@@ -83,9 +83,9 @@ class StepSize:
             known: A curvature that was measured before and counts where it is the larger.
 
         Returns:
-            ``lr``, ``largest_stable_lr``, ``fraction``, ``variance_bias`` and, where it bounds lr,
-            ``gradient_noise``; empty for a sampler that has no such limit, and where the limit
-            cannot be measured and lr is given.
+            ``lr``, ``largest_stable_lr``, ``fraction``, ``curvature`` (the one measured here, in
+            1/lr), ``variance_bias`` and, where it bounds lr, ``gradient_noise``; empty for a
+            sampler that has no such limit, and where the limit cannot be measured and lr is given.
 
         Raises:
             ValueError: If lr is "auto" and the limit cannot be measured.
@@ -102,15 +102,15 @@ class StepSize:
                 ) from error
             rank_zero_info(f"Note: the largest stable step could not be measured: {error}")
             return {}
+        measured = eigenvalue
         eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue, known)
         limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
-        wanted = self.fraction
-        if chain.steps < chain.draws.burn_in:
-            wanted = min(wanted, _ON_THE_WAY)
+        wanted = self._wanted(chain)
         largest = min(wanted * limit, largest)
         chosen = self._choose(chain, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
         result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
+        result["curvature"] = measured
         if fraction < 1:
             result["variance_bias"] = sampler.variance_bias(fraction)
         if sampler.auto_lr:
@@ -169,6 +169,28 @@ class StepSize:
             return 0.0
         few = batches[: self.curvature_batches]
         return largest_eigenvalue(chain.target, sampler.preconditioner, few, masks=sampler.masks)
+
+    def lower(self, chain: Chain, curvature: float) -> bool:
+        """Lower lr to the wanted part of the largest stable step where it is larger.
+
+        Args:
+            chain: The chain, with ``lr="auto"``.
+            curvature: lambda_max(C^(1/2) H C^(1/2)).
+
+        Returns:
+            Whether lr was lowered.
+        """
+        limit = chain.sampler.max_stable_lr(curvature) if curvature else math.inf
+        largest = chain.processes.broadcast(self._wanted(chain) * limit)
+        if float(chain.schedule.base_lrs[0]) <= largest:
+            return False
+        chain.set_lr(largest)
+        return True
+
+    def _wanted(self, chain: Chain) -> float:
+        """Return the part of the largest stable step that is wanted where the chain stands."""
+        on_the_way = chain.steps < chain.draws.burn_in
+        return min(self.fraction, _ON_THE_WAY) if on_the_way else self.fraction
 
     def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, list[Plan]]:
         """Return lambda_max(C^(1/2) H C^(1/2)), and the kinds of gradients with their noise."""

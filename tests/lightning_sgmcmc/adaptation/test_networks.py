@@ -26,7 +26,7 @@ from lightning_sgmcmc import (
     NaturalLangevin,
     RMSProp,
 )
-from lightning_sgmcmc.adaptation import Adaptation, StepSize, step_size
+from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.preconditioners import BlockFisher, DiagonalFisher, QuasiDiagonalFisher
@@ -127,58 +127,6 @@ def test_the_first_largest_stable_step_still_holds_at_the_next(kind: str, name: 
     chain.advance(chain.minibatch())
     adaptation.after_step()
     assert 0.2 < adaptation.stability["largest_stable_lr"] / first < 5
-
-
-@pytest.mark.parametrize("name", ["sgld", "sghmc", "sgnht"])
-@pytest.mark.parametrize(
-    ("late", "relative"),
-    [
-        ([1.0, 1.0, 1.0, 1.0, 1.0], [0.5, 100]),
-        ([1.0, 50.0, 1.0, 1.0, 1.0], [0.5, 2]),
-        ([25.0, 1.0, 1.0, 10.0, 1.0], [0.5, 4]),
-        ([1.0, 400.0, 1.0, 1.0, 1.0], [0.25, 0.25]),
-        ([1.0, 1.0, 1.0, 1.0, 200.0], [0.5, 0.5]),
-    ],
-)
-def test_burn_in_raises_lr_at_most_twofold_and_draws_the_velocity_anew(
-    name: str, late: list[float], relative: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A low curvature on the way down may rise again; its end has the largest of the last half."""
-    curvatures = iter([100.0, 100.0, 1.0, 1.0, 400.0, *late])
-    monkeypatch.setattr(step_size, "largest_eigenvalue", lambda *_, **__: next(curvatures))
-    chain, adaptation = chain_of("mlp", SAMPLERS[name], optimizer=5)
-    found = []
-    for _ in range(6 + BURN_IN):
-        adaptation.after_step()
-        taken = chain.steps - 5
-        if taken in (0, 1, 2, 4, 8, 16, BURN_IN):
-            found.append(chain.sampler.lr / (0.1 * chain.sampler.max_stable_lr(100.0)))
-            assert not getattr(chain.sampler, "velocity", [])
-        elif taken > 0:
-            assert getattr(chain.sampler, "velocity", [1])
-        chain.advance(chain.minibatch())
-    assert found == pytest.approx([1, 1, 2, 4, 0.25, *relative])
-
-
-def test_a_large_fraction_waits_for_the_end_of_burn_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the way the curvature may become four times what it was before the chain diverges."""
-    monkeypatch.setattr(step_size, "largest_eigenvalue", lambda *_, **__: 100.0)
-    chain, _ = chain_of("mlp", SGHMC)
-    adaptation = Adaptation(chain, StepSize(0.5, curvature_batches=1, max_gradient_noise=None))
-    for _ in range(BURN_IN + 1):
-        adaptation.after_step()
-        fraction = chain.sampler.lr / chain.sampler.max_stable_lr(100.0)
-        assert fraction == pytest.approx(0.25 if chain.steps < BURN_IN else 0.5)
-        chain.advance(chain.minibatch())
-
-
-def test_a_limit_of_before_the_last_half_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HMC, which adapts its step by itself, measures at its start and where burn-in ends."""
-    curvatures = iter([100.0, 1.0])
-    monkeypatch.setattr(step_size, "largest_eigenvalue", lambda *_, **__: next(curvatures))
-    chain, adaptation = chain_of("mlp", SAMPLERS["hmc"])
-    run(chain, adaptation, BURN_IN)
-    assert adaptation.stability["largest_stable_lr"] == 4.0
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
