@@ -14,8 +14,10 @@ from tasks.pde_source import PDESource
 
 #: What was run, by the record's name.
 RUNS = {
-    "default": "the README's command",
-    "quarter": "the same at a quarter of the largest stable step, a draw every 8",
+    "default": "the README's command, an Intel processor of 2.5 GHz",
+    "seed-1": "the same from other weights and with other noise",
+    "epyc": "the same on an AMD EPYC, before the curvature was looked at as often",
+    "quarter": "a quarter of the largest stable step, a draw every 8",
     "momentum-99": "momentum .99, burn-in of 1,000",
     "wide": "channels 64 and 128, momentum .95, a tenth of the largest stable step",
 }
