@@ -519,7 +519,7 @@ def _bank() -> list[Trial]:
             Recipe(SMILE, batch=10, fraction=0.05, sampling="reshuffled"),
         ),
         "linear, SGFS, reshuffled": (linear, Recipe(SGFS, lr=0.1, batch=40, sampling="reshuffled")),
-        "logistic, SGHMC, noise": (logistic, Recipe(SGHMC, batch=20)),
+        "logistic, SGHMC, noise": (logistic, Recipe(SGHMC, batch=20, fraction=0.2)),
         "logistic, PSGLD, noise": (logistic, Recipe(PSGLD, batch=5, fraction=0.3)),
         "logistic, SGNHT, noise": (logistic, Recipe(SGNHT, batch=10)),
         "features, SGHMC, noise": (random_features, Recipe(SGHMC, batch=20)),
