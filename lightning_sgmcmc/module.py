@@ -243,6 +243,7 @@ class SGMCMCModule(EnsembleSteps):
             read = partial(self.trainer.strategy.checkpoint_io.load_checkpoint, weights_only=True)
             regroup(checkpoint, Path(str(self.trainer.ckpt_path)), self.chain, read)
         super().on_load_checkpoint(checkpoint)
-        self.adaptation.load_state_dict(checkpoint.get("sgmcmc_adaptation", {}))
+        earlier = {"stability": checkpoint.get("sgmcmc_stability", {})}  # an earlier version's
+        self.adaptation.load_state_dict(checkpoint.get("sgmcmc_adaptation", earlier))
         self._implementation = checkpoint.get("sgmcmc_implementation", "unknown")
         self.chain.load_gradients(checkpoint["sgmcmc_gradients"])

@@ -71,8 +71,7 @@ class Adaptation:
             if taken in (0, doubling):
                 # C, and the curvature where an optimizer stopped, change by orders of magnitude in
                 # the chain's first steps, the curvature both ways: a low one may not last.
-                base = float(chain.schedule.base_lrs[0])  # without the schedule's factor
-                self._settle(largest=_GROWTH * base if taken else math.inf)
+                self._settle(largest=_GROWTH * chain.base_lr if taken else math.inf)
                 self._refresh()
             elif doubling >= _PARTS_FROM and taken % (doubling // _PARTS) == 0:
                 self._watch()
@@ -130,12 +129,14 @@ class Adaptation:
     @property
     def _known(self) -> float:
         """The largest curvature of the last half of the sampler's steps, 0 if none was measured."""
-        first = self._taken / 2
-        return max((c for at, c in self.curvatures.items() if at >= first), default=0.0)
+        return max(self._last_half.values(), default=0.0)
+
+    @property
+    def _last_half(self) -> dict[int, float]:
+        return {at: c for at, c in self.curvatures.items() if at >= self._taken / 2}
 
     def _note(self, curvature: float) -> None:
-        last_half = {at: c for at, c in self.curvatures.items() if at >= self._taken / 2}
-        self.curvatures = last_half | {self._taken: curvature}
+        self.curvatures = self._last_half | {self._taken: curvature}
 
     def _refresh(self) -> None:
         """Draw the velocity anew, to which a start far above the typical potential turns.

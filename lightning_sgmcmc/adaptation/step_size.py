@@ -182,7 +182,7 @@ class StepSize:
         """
         limit = chain.sampler.max_stable_lr(curvature) if curvature else math.inf
         largest = chain.processes.broadcast(self._wanted(chain) * limit)
-        if float(chain.schedule.base_lrs[0]) <= largest:
+        if chain.base_lr <= largest:
             return False
         chain.set_lr(largest)
         return True

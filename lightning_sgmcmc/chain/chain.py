@@ -503,6 +503,11 @@ class Chain:
         """Return the weight of the state that a step has just made: that step's size."""
         return 1.0 if self.draws.cycle is not None else self.sampler.draw_weight()
 
+    @property
+    def base_lr(self) -> float:
+        """The step size that the sampler's schedule starts from, without the schedule's factor."""
+        return float(self.schedule.base_lrs[0])
+
     def set_lr(self, lr: float) -> None:
         """Change the step size that the schedule starts from, keeping the schedule's factor."""
         scheduler = self._schedulers[0]

@@ -14,9 +14,9 @@ from tasks.pde_source import PDESource
 
 #: What was run, by the record's name.
 RUNS = {
-    "default": "the README's command, an Intel processor of 2.5 GHz",
+    "default": "the README's command",
     "seed-1": "the same from other weights and with other noise",
-    "epyc": "the same on an AMD EPYC, before the curvature was looked at as often",
+    "epyc": "the same, before the curvature was looked at as often",
     "quarter": "a quarter of the largest stable step, a draw every 8",
     "momentum-99": "momentum .99, burn-in of 1,000",
     "wide": "channels 64 and 128, momentum .95, a tenth of the largest stable step",
@@ -50,14 +50,14 @@ def table(record: dict[str, dict[str, Any]]) -> str:
 
 def _row(name: str, results: dict[str, Any]) -> list[str]:
     found, errors = results["diagnostics"], results["metrics"]
-    threads = results["provenance"]["threads"]
-    chain = f"`{name}`: {RUNS[name]}; {results['num_gradients']:,} steps on {threads} thread"
+    threads, device = (results["provenance"][key] for key in ("threads", "device"))
+    steps = f"{results['num_gradients']:,} steps on {threads} thread{'s' * (threads > 1)}"
     space = found["configurational_temperature"]
     predictive, rhat = found["predictive"], found["mixing"]["predictions"]["rhat"]
     held = (f"{100 * errors['ensemble'][f'coverage_{level}']:.1f}" for level in (50, 90, 95))
     conformal = results["task_details"].get("conformal", {}).get("outputs_90_held_85_to_95")
     return [
-        chain + "s" * (threads > 1),
+        f"`{name}`: {RUNS[name]}; {steps}, {device}",
         f"{errors['ensemble']['relative_l2_mean_percent']:.4f}",
         f"{errors['last']['relative_l2_mean_percent']:.3f}",
         f"{found['kinetic_temperature']:.3f}",

@@ -240,6 +240,17 @@ def test_a_second_fit_has_the_data_of_its_own(tmp_path: Path) -> None:
     assert again.adaptation.stability == fresh.adaptation.stability
 
 
+def test_a_checkpoint_of_an_earlier_version_keeps_its_step(tmp_path: Path) -> None:
+    sampler = partial(SGHMC, lr="auto", prior=PRIOR)
+    module, again = Toy(sampler, burn_in=20), Toy(sampler, burn_in=20)
+    trainer(tmp_path, 30).fit(module, datamodule=ToyData())
+    checkpoint: dict[str, Any] = {"state_dict": module.state_dict()}
+    module.on_save_checkpoint(checkpoint)
+    checkpoint["sgmcmc_stability"] = checkpoint.pop("sgmcmc_adaptation")["stability"]
+    again.on_load_checkpoint(checkpoint)
+    assert again.adaptation.stability["lr"] == module.chain.sampler.lr
+
+
 def test_burn_in_by_an_optimizer_reaches_the_mode(tmp_path: Path) -> None:
     module = Toy(
         partial(SGHMC, lr="auto", prior=PRIOR, preconditioner=RMSProp(floor=0.5)),
