@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,13 +40,13 @@ class Plan:
 
     Attributes:
         name: In words.
-        make: Returns its estimator.
+        kind: Of its estimator.
         cost: Minibatch gradients a step.
         heating: What its noise does to the chain.
     """
 
     name: str
-    make: Callable[[], GradientEstimator]
+    kind: type[GradientEstimator]
     cost: float
     heating: Heating
 
@@ -60,7 +61,8 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
 
     A control variate at these weights has no noise here; its noise is measured where a draw may
     be: displaced from its centre by the Gaussian with the variances T / (N lambda_i) along the
-    leading directions, and the largest of these along all others.
+    leading directions, and the largest of these along all others. Where a chain has gone on from a
+    centre, it is measured at the chain as well.
 
     Args:
         chain: The chain, bound to its data.
@@ -68,7 +70,7 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
         batches: Minibatches over whose examples noise is measured.
 
     Returns:
-        The estimator in use alone, unless it is to be chosen now.
+        The kind in use, and the others that can start at the next step and may be chosen.
     """
     target, sampler, estimator = chain.target, chain.sampler, chain.gradients
     assert target is not None
@@ -93,28 +95,31 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
 
     centre = getattr(estimator, "centre", None)
     if centre is not None:
-        return [Plan(repr(estimator), lambda: estimator, 2.0, about(centre))]
-    plain = measure(chain, directions, batches, scores_of(target))
-    if isinstance(estimator, FullGradient) and estimator.active:
-        return [Plan(repr(estimator), lambda: estimator, 1.0, plain.noiseless())]
-    found = [Plan("plain minibatches", Minibatch, 1.0, plain)]
-    if chain.auto_gradients and _due(chain):
-        assert chain.stream is not None
-        exact = chain.stream.batches_a_pass + 2.0
-        found += [
-            Plan("a control variate", ControlVariate, 2.0, about(here)),
-            Plan("the whole data", FullGradient, exact, plain.noiseless()),
-        ]
-    return found
+        used: type[GradientEstimator] = ControlVariate
+    else:
+        exact = isinstance(estimator, FullGradient) and estimator.active
+        used = FullGradient if exact else Minibatch
+    kinds, found = _offered(chain) | {used}, []
+    if kinds & {Minibatch, FullGradient}:
+        plain = measure(chain, directions, batches, scores_of(target))
+        found.append(Plan("plain minibatches", Minibatch, 1.0, plain))
+        passes = math.inf if chain.stream is None else chain.stream.batches_a_pass + 2.0
+        found.append(Plan("the whole data", FullGradient, passes, plain.noiseless()))
+    if ControlVariate in kinds:
+        found.append(Plan("a control variate", ControlVariate, 2.0, about(centre or here)))
+    return [plan for plan in found if plan.kind in kinds]
 
 
-def _due(chain: Chain) -> bool:
-    """Return whether gradients of another kind can start at the next step, and may."""
-    start, burn_in = chain.optimizer_steps, chain.draws.burn_in
-    free = chain.stream is not None and chain.sampler.batches != "independent"
-    return (
-        free and chain.steps >= (start or burn_in) and not isinstance(chain.sampler, ChainsInTurn)
-    )
+def _offered(chain: Chain) -> set[type[GradientEstimator]]:
+    """Return the kinds of gradients that can start at the next step, and may.
+
+    A control variate takes its centre where the sampler takes over, or where burn-in ends.
+    """
+    first, burn_in = chain.optimizer_steps or chain.draws.burn_in, chain.draws.burn_in
+    fixed = chain.stream is None or chain.sampler.batches == "independent"
+    if fixed or chain.steps < first or isinstance(chain.sampler, ChainsInTurn):
+        return set()
+    return set(chain.choices) - ({ControlVariate} if first < chain.steps < burn_in else set())
 
 
 def _move(chain: Chain, directions: Directions) -> list[Tensor] | None:

@@ -35,9 +35,10 @@ class StepSize:
 
     Where the chain is to choose its gradients, that step is found for each kind, plain minibatches,
     a control variate and the whole data, and the kind is taken with which the slowest direction
-    that is known relaxes in the fewest minibatch gradients. Larger minibatches are no kind of their
-    own: their noise falls and their cost rises by the same factor, and the whole data is where that
-    ends.
+    that is known relaxes in the fewest minibatch gradients: wherever the step is set, from where
+    the sampler takes over on, since a control variate is as good as its centre is near. Larger
+    minibatches are no kind of their own: their noise falls and their cost rises by the same factor,
+    and the whole data is where that ends.
 
     Args:
         fraction: The step size as a fraction of the largest stable one, in (0, 1).
@@ -226,10 +227,11 @@ class StepSize:
             for plan in options
         ]
         prices = [plan.price(chain.sampler, lr) for plan, lr in zip(options, steps, strict=True)]
-        best = min(range(len(options)), key=prices.__getitem__)
+        cheapest = min(range(len(options)), key=prices.__getitem__)
+        best = int(chain.processes.broadcast(cheapest))
         chain.set_lr(steps[best])
-        if len(options) > 1:
-            chosen = options[best].make()
+        changes = len(options) > 1 and options[best].kind is not type(chain.gradients)
+        if changes or (len(options) > 1 and chain.steps == chain.draws.burn_in):
             others = "; ".join(
                 f"{plan.name} would take {price:.2g}, at lr {lr:.3g}"
                 for i, (plan, lr, price) in enumerate(zip(options, steps, prices, strict=True))
@@ -240,7 +242,8 @@ class StepSize:
                 f"step, {prices[best]:.2g} for the slowest direction looked at to relax; "
                 f"{others}"
             )
-            chain.use_gradients(chosen)
+        if changes:
+            chain.use_gradients(options[best].kind())
         return options[best]
 
 

@@ -85,7 +85,7 @@ class Chain:
         stream: The minibatch stream; None where a loader of another kind is used.
         loader: What :meth:`bind` was given.
         num_data: N where it was given, None where the data tell.
-        auto_gradients: Whether the gradient estimator is to be chosen, and has not been.
+        choices: The kinds of gradients that may be chosen; none where the estimator was given.
         target: The potential; None before :meth:`bind`.
         gradients: The gradient estimator, this chain's own.
         processes: The processes that run chains together.
@@ -138,7 +138,7 @@ class Chain:
 
     def _begin_gradients(self) -> None:
         given = self._given_gradients
-        self.auto_gradients = given == "auto"
+        self.choices = CHOICES if given == "auto" else ()
         # A copy: the centre of one chain is not that of another, or of another fit.
         self.gradients: GradientEstimator = (
             Minibatch() if given is None or isinstance(given, str) else copy.copy(given)
@@ -369,6 +369,8 @@ class Chain:
     def use_gradients(self, estimator: GradientEstimator) -> None:
         """Estimate the sampler's gradients by another estimator from now on.
 
+        A control variate that the chain has left behind is no choice again.
+
         Raises:
             ValueError: If it does not fit the sampler or the minibatches.
         """
@@ -377,14 +379,18 @@ class Chain:
         assert self.stream is not None
         estimator.evaluations = self.gradients.evaluations
         estimator.bind(self.target, self.stream.whole, self.stream.batches_a_pass)
-        self.gradients, self.auto_gradients = estimator, False
+        if type(self.gradients) is ControlVariate:
+            self.choices = tuple(kind for kind in self.choices if kind is not ControlVariate)
+        self.gradients = estimator
 
     def load_gradients(self, state: dict[str, Any]) -> None:
         """Continue the gradient estimator of a state, before :meth:`bind`."""
-        chosen = state.get("chosen")
-        if self.auto_gradients and chosen is not None:
-            self.gradients = {c.__name__: c for c in CHOICES}[chosen]()
-            self.auto_gradients = False
+        if self.choices:
+            kinds = {kind.__name__: kind for kind in CHOICES}
+            # An earlier version named what it had chosen, for good.
+            names = state.get("choices", list(kinds) if state["chosen"] is None else [])
+            self.choices = tuple(kinds[name] for name in names)
+            self.gradients = kinds[state["chosen"] or "Minibatch"]()
         self.gradients.load_state_dict(state)
 
     def gradients_state(self) -> dict[str, Any]:
@@ -394,8 +400,8 @@ class Chain:
             NonFiniteGradientError: If the chain has gone on from a gradient that is not finite.
         """
         self.sampler.look_back()
-        chosen = None if self.auto_gradients else type(self.gradients).__name__
-        return self.gradients.state_dict() | {"chosen": chosen}
+        chosen, names = type(self.gradients).__name__, [kind.__name__ for kind in self.choices]
+        return self.gradients.state_dict() | {"chosen": chosen, "choices": names}
 
     # A step.
 

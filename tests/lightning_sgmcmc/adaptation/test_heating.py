@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.linalg import solve_discrete_lyapunov
+from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,9 +21,9 @@ from lightning_sgmcmc.adaptation import StepSize, leading_directions, minibatch_
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.adaptation.gradients import plans
 from lightning_sgmcmc.adaptation.heating import Heating, batch_law, measure, scores_of
-from lightning_sgmcmc.chain import Chain, Task
+from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
-from lightning_sgmcmc.target import FullGradient
+from lightning_sgmcmc.target import ControlVariate, FullGradient, Minibatch
 
 N, D, BATCH = 120, 4, 12
 SCALES = np.array([3.0, 1.0, 0.5, 0.2])
@@ -57,15 +58,24 @@ class Linear(Task):
         out: Tensor = self.net(batch[0])[..., 0]
         return out
 
+    def potential(self, theta: Any) -> Any:
+        """Return U of the logistic regression."""
+        nll = np.logaddexp(0, self.X @ theta) - self.y * (self.X @ theta)
+        return nll.sum() + theta @ theta / 8
+
     def data(self) -> tuple[Tensor, Tensor]:
         return torch.tensor(self.X), torch.tensor(self.y)
 
 
 def chain_of(
-    make: Any, sampling: Any = "independent", task: Linear | None = None, **more: Any
+    make: Any,
+    sampling: Any = "independent",
+    task: Linear | None = None,
+    draws: DrawSchedule | None = None,
+    **more: Any,
 ) -> Chain:
     task = task or Linear()
-    chain = Chain(task, make, DrawSchedule(burn_in=10), **more)
+    chain = Chain(task, make, draws or DrawSchedule(burn_in=10), **more)
     chain.select()
     chain.place()
     chain.build()
@@ -214,18 +224,82 @@ def test_the_choice_of_gradients_is_by_cost(monkeypatch: pytest.MonkeyPatch) -> 
     largest = 0.1 * 2 / float(directions.eigenvalues[0])
     steps = [p.heating.bounded(chain.sampler, largest, 0.05) for p in options]
     prices = [p.price(chain.sampler, lr) for p, lr in zip(options, steps, strict=True)]
-    assert [p.cost for p in options] == [1, 2, 12]
+    assert [p.cost for p in options] == [1, 12, 2]
     settled = StepSize().settle(chain, batches)
     chosen = int(np.argmin(prices))
-    assert repr(chain.gradients) == repr(options[chosen].make())
+    assert type(chain.gradients) is options[chosen].kind
     assert settled["lr"] == pytest.approx(steps[chosen], rel=1e-6)
     assert settled["variance_error"] <= 0.05 * (1 + 1e-6)
     assert said[0].startswith(f"gradients: {options[chosen].name}, ")
     assert all(p.name in said[0] for p in options)
     other = Chain(Linear(), make, DrawSchedule(burn_in=10), gradients="auto")
     other.load_gradients(chain.gradients_state())
-    assert repr(other.gradients) == repr(chain.gradients)
-    assert not other.auto_gradients
+    assert type(other.gradients) is type(chain.gradients)
+
+
+class Settled:
+    """Chains with 4 steps of an optimizer and a burn-in of 40, settled where they are put."""
+
+    draws = DrawSchedule(burn_in=40, optimizer_steps=4)
+    make = partial(SGNHT, lr="auto", prior=GaussianPrior(4.0))
+    mode = minimize(Linear(True).potential, np.zeros(D)).x
+
+    def __init__(self) -> None:
+        adam = OptimizerBurnIn(torch.optim.Adam, 4)
+        self.more: dict[str, Any] = {"gradients": "auto", "burn_in_optimizer": adam}
+        self.chain = chain_of(self.make, "reshuffled", Linear(True), self.draws, **self.more)
+
+    def at(self, step: int, away: float) -> float:
+        """Return lr where the chain is after so many steps, so far from the mode."""
+        chain = self.chain
+        assert chain.stream is not None
+        chain.steps = step
+        with torch.no_grad():
+            there = self.mode + away * np.array([1.0, -1.0, 1.0, -1.0])
+            chain.sampler.params[0].copy_(torch.tensor(there)[None])
+        lr = StepSize().settle(chain, [chain.stream.at(i) for i in range(10)])["lr"]
+        chain.gradients.prepare(step, 4, 40)
+        return lr
+
+
+@pytest.mark.parametrize("step", [8, 40])
+def test_a_control_variate_that_is_left_behind_is_dropped(step: int) -> None:
+    """It stays near its centre, and gives way far from it wherever lr is set, for good."""
+    near = Settled()
+    before = near.at(4, 0.0)
+    assert type(near.chain.gradients) is ControlVariate
+    centre = near.chain.gradients.centre
+    for later in (6, step):
+        assert near.at(later, 0.01) == pytest.approx(before, rel=0.1)
+        assert near.chain.gradients.centre is centre
+    far = Settled()
+    far.at(4, 0.0)
+    assert far.at(step, 10.0) > before
+    assert type(far.chain.gradients) not in (ControlVariate, type(near.chain.gradients))
+    other = Chain(Linear(True), far.make, far.draws, **far.more)
+    other.load_gradients(far.chain.gradients_state())
+    assert other.choices == far.chain.choices == (Minibatch, FullGradient)
+    assert type(other.gradients) is type(far.chain.gradients)
+    assert other.gradients.evaluations == far.chain.gradients.evaluations > 0
+    far.at(40, 0.0)  # where a new centre would have no noise
+    assert type(far.chain.gradients) is not ControlVariate
+
+
+def test_gradients_are_chosen_where_burn_in_ends_without_an_optimizer() -> None:
+    chain = chain_of(Settled.make, "reshuffled", Linear(True), gradients="auto")
+    assert chain.stream is not None
+    with torch.no_grad():
+        chain.sampler.params[0].copy_(torch.tensor(Settled.mode)[None])
+    for steps, kind in ((0, Minibatch), (4, Minibatch), (10, ControlVariate)):
+        chain.steps = steps
+        StepSize().settle(chain, [chain.stream.at(i) for i in range(10)])
+        assert type(chain.gradients) is kind
+    state = chain.gradients_state()
+    del state["choices"]  # an earlier version's: what it had chosen was chosen for good
+    other = Chain(Linear(True), Settled.make, DrawSchedule(burn_in=10), gradients="auto")
+    other.load_gradients(state)
+    assert type(other.gradients) is ControlVariate
+    assert not other.choices
 
 
 def test_whole_gradients_are_exact_and_counted() -> None:
