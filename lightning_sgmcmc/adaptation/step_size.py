@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -12,13 +12,26 @@ from lightning_sgmcmc.adaptation.directions import leading_directions
 from lightning_sgmcmc.adaptation.gradients import Plan, plans
 from lightning_sgmcmc.adaptation.stability import largest_eigenvalue
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.target import Batch
+from lightning_sgmcmc.target import Batch, ControlVariate
 
 _DIRECTIONS = 8
 #: Weights of which all directions are looked at where a thermostat cools those that have no noise.
 _FEW = 32
 #: Largest fraction before burn-in ends: on the way the curvature may grow fourfold unseen.
 _ON_THE_WAY = 0.25
+
+
+#: Measures the kinds of gradients with their noise.
+_Measure = Callable[[], list[Plan]]
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """A kind of gradients with the step that its noise allows, and :meth:`Plan.price` there."""
+
+    plan: Plan
+    lr: float
+    price: float
 
 
 @dataclass(frozen=True)
@@ -107,8 +120,7 @@ class StepSize:
         eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue, known)
         limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
         wanted = self._wanted(chain)
-        largest = min(wanted * limit, largest)
-        chosen = self._choose(chain, largest, options) if sampler.auto_lr else None
+        chosen = self._choose(chain, wanted * limit, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
         result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
         result["curvature"] = measured
@@ -193,13 +205,13 @@ class StepSize:
         on_the_way = chain.steps < chain.draws.burn_in
         return min(self.fraction, _ON_THE_WAY) if on_the_way else self.fraction
 
-    def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, list[Plan]]:
-        """Return lambda_max(C^(1/2) H C^(1/2)), and the kinds of gradients with their noise."""
+    def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, _Measure | None]:
+        """Return lambda_max(C^(1/2) H C^(1/2)), and how the kinds of gradients are measured."""
         sampler, few = chain.sampler, batches[: self.curvature_batches]
         assert chain.target is not None
         noisy = chain.batch_law != "full" and bool(sampler.temperature)
         if not (sampler.auto_lr and noisy and self.max_gradient_noise is not None):
-            return self.curvature(chain, few), []
+            return self.curvature(chain, few), None
         count = sampler.num_parameters
         count = count if sampler.has_thermostat and count <= _FEW else _DIRECTIONS
         directions = leading_directions(
@@ -208,43 +220,52 @@ class StepSize:
         eigenvalue = float(directions.eigenvalues.abs().max())
         if not eigenvalue > 0:
             raise ValueError(f"the curvature of the potential came out as {eigenvalue}")
-        options = plans(chain, directions, batches)
-        if chain.steps < chain.draws.burn_in:
-            options = [
-                replace(plan, heating=plan.heating.on_the_way(sampler.temperature))
-                for plan in options
-            ]
+
+        def options() -> list[Plan]:
+            found = plans(chain, directions, batches)
+            if chain.steps >= chain.draws.burn_in:
+                return found
+            heated = [plan.heating.on_the_way(sampler.temperature) for plan in found]
+            return [replace(p, heating=h) for p, h in zip(found, heated, strict=True)]
+
         return eigenvalue, options
 
-    def _choose(self, chain: Chain, largest: float, options: list[Plan]) -> Plan | None:
+    def _choose(
+        self, chain: Chain, wanted: float, largest: float, measure: _Measure | None
+    ) -> Plan | None:
         """Set lr, and the kind of gradients where it is open; return what was chosen."""
-        bound = self.max_gradient_noise
-        if not options or bound is None:
-            chain.set_lr(largest)
+        if measure is None:
+            chain.set_lr(min(wanted, largest))
             return None
-        steps = [
-            chain.processes.broadcast(plan.heating.bounded(chain.sampler, largest, bound))
-            for plan in options
-        ]
-        prices = [plan.price(chain.sampler, lr) for plan, lr in zip(options, steps, strict=True)]
-        cheapest = min(range(len(options)), key=prices.__getitem__)
-        best = int(chain.processes.broadcast(cheapest))
-        chain.set_lr(steps[best])
-        changes = len(options) > 1 and options[best].kind is not type(chain.gradients)
-        if changes or (len(options) > 1 and chain.steps == chain.draws.burn_in):
-            others = "; ".join(
-                f"{plan.name} would take {price:.2g}, at lr {lr:.3g}"
-                for i, (plan, lr, price) in enumerate(zip(options, steps, prices, strict=True))
-                if i != best
+        options, used = self._priced(chain, wanted, measure), type(chain.gradients)
+        if isinstance(chain.gradients, ControlVariate) and options[0].plan.kind is not used:
+            chain.gradients.follow(chain.sampler.masks)  # it may have lost by an early centre alone
+            options = self._priced(chain, wanted, measure)
+        best, *others = options
+        chain.set_lr(min(best.lr, largest))
+        changes = bool(others) and best.plan.kind is not used
+        if changes or (others and chain.steps == chain.draws.burn_in):
+            rest = "; ".join(
+                f"{other.plan.name} would take {other.price:.2g}, at lr {other.lr:.3g}"
+                for other in others
             )
             rank_zero_info(
-                f"gradients: {options[best].name}, {options[best].cost:g} minibatch gradients a "
-                f"step, {prices[best]:.2g} for the slowest direction looked at to relax; "
-                f"{others}"
+                f"gradients: {best.plan.name}, {best.plan.cost:g} minibatch gradients a step, "
+                f"{best.price:.2g} for the slowest direction looked at to relax; {rest}"
             )
         if changes:
-            chain.use_gradients(options[best].kind())
-        return options[best]
+            chain.use_gradients(best.plan.kind())
+        return best.plan
+
+    def _priced(self, chain: Chain, wanted: float, measure: _Measure) -> list[_Priced]:
+        """Return the kinds of gradients, the cheapest first, alike in every process."""
+        bound, found = self.max_gradient_noise, list[_Priced]()
+        assert bound is not None
+        for plan in measure():
+            lr = chain.processes.broadcast(plan.heating.bounded(chain.sampler, wanted, bound))
+            price = chain.processes.broadcast(plan.price(chain.sampler, lr))
+            found.append(_Priced(plan, lr, price))
+        return sorted(found, key=lambda priced: priced.price)
 
 
 def _bias(value: float) -> str:

@@ -140,7 +140,7 @@ class ControlVariate(GradientEstimator):
             centre = [p.detach().clone() for p in self._target.params]
             self.centre, (self.gradient, _) = centre, self._measured(centre)
         elif self.since < burn_in <= step:
-            self._choose(masks)
+            self.follow(masks)
         else:
             return
         self.since = step
@@ -153,9 +153,10 @@ class ControlVariate(GradientEstimator):
         """Return whether the centre moves to where the chain is after ``step`` steps."""
         return False
 
-    def _choose(self, masks: Sequence[Tensor] | None) -> None:
+    def follow(self, masks: Sequence[Tensor] | None = None) -> None:
         """Keep the centre or move it to the chain, wherever the potential is lower."""
-        assert self.centre is not None
+        if self.centre is None:
+            return
         here = [p.detach().clone() for p in self._target.params]
         if masks is not None:
             torch._foreach_mul_(self.centre, list(masks))
