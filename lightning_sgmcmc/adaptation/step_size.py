@@ -49,9 +49,10 @@ class StepSize:
     Where the chain is to choose its gradients, that step is found for each kind, plain minibatches,
     a control variate and the whole data, and the kind is taken with which the slowest direction
     that is known relaxes in the fewest minibatch gradients: wherever the step is set, from where
-    the sampler takes over on, since a control variate is as good as its centre is near. Larger
-    minibatches are no kind of their own: their noise falls and their cost rises by the same factor,
-    and the whole data is where that ends.
+    the sampler takes over on, since a control variate is as good as its centre is near. One that
+    has become dearer than another kind moves its centre where the potential is lower, and is
+    dropped for good if it stays dearer. Larger minibatches are no kind of their own: their noise
+    falls and their cost rises by the same factor, and the whole data is where that ends.
 
     Args:
         fraction: The step size as a fraction of the largest stable one, in (0, 1).

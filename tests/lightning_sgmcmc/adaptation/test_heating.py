@@ -241,15 +241,16 @@ class Settled:
     """Chains with 4 steps of an optimizer and a burn-in of 40, settled where they are put."""
 
     draws = DrawSchedule(burn_in=40, optimizer_steps=4)
-    make = partial(SGNHT, lr="auto", prior=GaussianPrior(4.0))
+    prior = GaussianPrior(4.0)
+    make = partial(SGNHT, lr="auto", prior=prior)
     mode = minimize(Linear(True).potential, np.zeros(D)).x
 
-    def __init__(self) -> None:
+    def __init__(self, make: Any = make) -> None:
         adam = OptimizerBurnIn(torch.optim.Adam, 4)
         self.more: dict[str, Any] = {"gradients": "auto", "burn_in_optimizer": adam}
-        self.chain = chain_of(self.make, "reshuffled", Linear(True), self.draws, **self.more)
+        self.chain = chain_of(make, "reshuffled", Linear(True), self.draws, **self.more)
 
-    def at(self, step: int, away: float) -> float:
+    def at(self, step: int, away: float, largest: float = math.inf) -> float:
         """Return lr where the chain is after so many steps, so far from the mode."""
         chain = self.chain
         assert chain.stream is not None
@@ -257,7 +258,8 @@ class Settled:
         with torch.no_grad():
             there = self.mode + away * np.array([1.0, -1.0, 1.0, -1.0])
             chain.sampler.params[0].copy_(torch.tensor(there)[None])
-        lr = StepSize().settle(chain, [chain.stream.at(i) for i in range(10)])["lr"]
+        batches = [chain.stream.at(i) for i in range(10)]
+        lr = StepSize().settle(chain, batches, largest)["lr"]
         chain.gradients.prepare(step, 4, 40)
         return lr
 
@@ -283,6 +285,27 @@ def test_a_control_variate_that_is_left_behind_is_dropped(step: int) -> None:
     assert other.gradients.evaluations == far.chain.gradients.evaluations > 0
     far.at(40, 0.0)  # where a new centre would have no noise
     assert type(far.chain.gradients) is not ControlVariate
+
+
+def test_a_centre_from_which_the_chain_went_down_follows_it() -> None:
+    """An optimizer that had not arrived is no reason against control variates."""
+    make = partial(SGHMC, lr="auto", momentum=0.9, prior=Settled.prior)
+    right, early = Settled(make), Settled(make)
+    lr = right.at(4, 0.0)
+    early.at(4, 1.0)
+    assert early.at(8, 0.0) == pytest.approx(lr, rel=1e-6)
+    assert type(early.chain.gradients) is ControlVariate
+    (centre,) = early.chain.gradients.centre or []
+    assert centre[0].numpy() == pytest.approx(Settled.mode)
+
+
+def test_kinds_of_gradients_are_compared_at_the_steps_that_noise_allows() -> None:
+    """An lr that rises twofold at most from that of another kind is no price of a kind."""
+    chain = Settled()
+    chain.at(4, 0.0)
+    chain.chain.set_lr(1e-9)
+    assert chain.at(40, 10.0, largest=2e-9) == 2e-9
+    assert type(chain.chain.gradients) is FullGradient
 
 
 def test_gradients_are_chosen_where_burn_in_ends_without_an_optimizer() -> None:
