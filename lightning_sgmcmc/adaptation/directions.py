@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,11 +46,8 @@ def leading_directions(
 ) -> Directions:
     """Return the eigenvectors of C^(1/2) H C^(1/2) of largest eigenvalues, H the Hessian of U/N.
 
-    Lanczos on A = C H, which is symmetric in the inner product of C^-1. With every vector q its
-    covector p = C^-1 q is kept, so that neither a root nor the inverse of C is needed: A q has the
-    covector H q and the vector C H q. All vectors are orthogonalised against all earlier ones
-    (Golub and Van Loan 2013, section 10.3). Where the Krylov space ends early it goes on from a
-    new random vector, so that multiple eigenvalues are found as well.
+    They are found by Lanczos from a random vector. Where the Krylov space ends early it goes on
+    from a new one, so that multiple eigenvalues are found as well.
 
     Args:
         target: The potential.
@@ -68,11 +66,79 @@ def leading_directions(
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
+    steps = iterations if iterations is not None else 2 * count + 4
+    space = _krylov(target, preconditioner, batches, steps, masks)
+    order = space.values.abs().argsort(dim=-1, descending=True)[..., :count]
+    shape = (*space.basis.shape[:-1], order.shape[-1])
+    rows = space.basis.gather(-1, order.unsqueeze(-2).expand(shape)).mT.to(space.vectors.dtype)
+    return Directions(space.values.gather(-1, order), rows @ space.vectors, rows @ space.covectors)
+
+
+def spectrum(
+    target: Target,
+    preconditioner: Preconditioner,
+    batches: Sequence[Batch],
+    covector: Tensor,
+    *,
+    iterations: int = 12,
+    masks: Sequence[Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return of what curvatures a covector a is made, for sums over them: Gauss quadrature.
+
+    a' C f(H C) a / (a' C a) is close to sum_k w_k f(theta_k), exact for polynomials of degree
+    2 n - 1 in n iterations of Lanczos from C a (Golub and Meurant 2010, section 6.2). With
+    f(x) = 1/x it is a' H^-1 a over a' C a.
+
+    Args:
+        target: The potential.
+        preconditioner: The matrix C.
+        batches: Equally large minibatches that stand for the data.
+        covector: a, [d] or [K, d]; a random one in place of zero.
+        iterations: n, the number of Hessian products.
+        masks: Zero where a weight is held at zero.
+
+    Returns:
+        theta in units of 1/lr, and w, which sums to 1, [n] or [K, n].
+
+    Raises:
+        ValueError: If the curvature is not finite.
+    """
+    space = _krylov(target, preconditioner, batches, iterations, masks, covector)
+    return space.values, space.basis[..., 0, :].square()
+
+
+class _Krylov(NamedTuple):
+    """A Krylov space of A = C H with its Ritz values, [n] or [K, n], and A's form in it."""
+
+    values: Tensor
+    basis: Tensor
+    vectors: Tensor
+    covectors: Tensor
+
+
+@torch.no_grad()
+def _krylov(
+    target: Target,
+    preconditioner: Preconditioner,
+    batches: Sequence[Batch],
+    iterations: int,
+    masks: Sequence[Tensor] | None,
+    covector: Tensor | None = None,
+) -> _Krylov:
+    """Return a Krylov space by Lanczos on A = C H, symmetric in the inner product of C^-1.
+
+    With every vector q its covector p = C^-1 q is kept, so that neither a root nor the inverse of C
+    is needed: A q has the covector H q and the vector C H q. All vectors are orthogonalised against
+    all earlier ones (Golub and Van Loan 2013, section 10.3). The first vector is that of
+    ``covector``, a random one if there is none.
+    """
     chain_dims, params = preconditioner.chain_dims, target.params
     mask = joined_mask(params, masks, chain_dims)
-    size = int(mask.sum(-1).min())
-    steps = min(iterations if iterations is not None else 2 * count + 4, size)
+    steps = min(iterations, int(mask.sum(-1).min()))
     stream = NoiseStream(params, seed=0)
+
+    def random() -> Tensor:
+        return flatten([z.clone() for z in stream.normal()], chain_dims)
 
     def metric(covector: Tensor) -> Tensor:
         return preconditioner.apply_joined(covector, params) * mask
@@ -81,35 +147,30 @@ def leading_directions(
         parts = unflatten(vector, params, chain_dims)
         return flatten(target.curvature(parts, batches), chain_dims) * mask
 
-    with torch.no_grad():
-        p = flatten([z.clone() for z in stream.normal()], chain_dims) * mask
+    p = (random() if covector is None else covector) * mask
+    q = metric(p)
+    # The basis and its covectors [..., steps, d], and the upper triangle of A in the basis.
+    q_all = q.new_zeros(*q.shape[:-1], steps, q.shape[-1])
+    p_all = torch.zeros_like(q_all)
+    matrix = torch.zeros(*q.shape[:-1], steps, steps, dtype=torch.float64, device=q.device)
+    for j in range(steps):
+        p, q, norm = _normalised(p, q)
+        lost = norm <= torch.finfo(q.dtype).eps * _scale(matrix) * 8
+        if bool(lost.any()):
+            z = _orthogonal(random() * mask, p_all, q_all)
+            new = _normalised(z, metric(z))
+            p = torch.where(lost[..., None], new[0], p)
+            q = torch.where(lost[..., None], new[1], q)
+        q_all[..., j, :], p_all[..., j, :] = q, p
+        p = product(q)
+        matrix[..., j] = _coefficients(q_all, p)
+        p = _orthogonal(p, p_all, q_all)
+        # Not orthogonalised beside p: p - C^-1 q would grow by a factor at every product.
         q = metric(p)
-        # The basis and its covectors [..., steps, d], and the upper triangle of A in the basis.
-        q_all = q.new_zeros(*q.shape[:-1], steps, q.shape[-1])
-        p_all = torch.zeros_like(q_all)
-        matrix = torch.zeros(*q.shape[:-1], steps, steps, dtype=torch.float64, device=q.device)
-        for j in range(steps):
-            p, q, norm = _normalised(p, q)
-            lost = norm <= torch.finfo(q.dtype).eps * _scale(matrix) * 8
-            if j and bool(lost.any()):
-                z = flatten([z.clone() for z in stream.normal()], chain_dims) * mask
-                z = _orthogonal(z, p_all, q_all)
-                new = _normalised(z, metric(z))
-                p = torch.where(lost[..., None], new[0], p)
-                q = torch.where(lost[..., None], new[1], q)
-            q_all[..., j, :], p_all[..., j, :] = q, p
-            p = product(q)
-            matrix[..., j] = _coefficients(q_all, p)
-            p = _orthogonal(p, p_all, q_all)
-            # Not orthogonalised beside p: p - C^-1 q would grow by a factor at every product.
-            q = metric(p)
-        if not bool(torch.isfinite(matrix).all()):
-            raise ValueError("the curvature of the potential is not finite")
-        values, basis = torch.linalg.eigh(matrix, UPLO="U")
-        order = values.abs().argsort(dim=-1, descending=True)[..., :count]
-        chosen = basis.gather(-1, order.unsqueeze(-2).expand(*basis.shape[:-1], order.shape[-1]))
-        rows = chosen.mT.to(q_all.dtype)
-        return Directions(values.gather(-1, order), rows @ q_all, rows @ p_all)
+    if not bool(torch.isfinite(matrix).all()):
+        raise ValueError("the curvature of the potential is not finite")
+    values, basis = torch.linalg.eigh(matrix, UPLO="U")
+    return _Krylov(values, basis, q_all, p_all)
 
 
 def _coefficients(basis: Tensor, vector: Tensor) -> Tensor:

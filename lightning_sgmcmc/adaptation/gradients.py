@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.adaptation.directions import Directions
+from lightning_sgmcmc.adaptation.directions import Directions, spectrum
 from lightning_sgmcmc.adaptation.excess import relaxation_time
 from lightning_sgmcmc.adaptation.heating import (
     Heating,
@@ -32,6 +32,8 @@ from lightning_sgmcmc.target import (
 
 # Curvatures below this part of the largest say nothing of how far a chain goes.
 _FLAT = 1e-4
+# Part of the variance of predictions that may relax more slowly than in the time looked at.
+_SLOWEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,41 @@ class Plan:
     cost: float
     heating: Heating
 
-    def price(self, sampler: Sampler, lr: float) -> float:
-        """Return the minibatch gradients in which the slowest known direction relaxes."""
+    def price(self, sampler: Sampler, lr: float, slowest: float) -> float:
+        """Return the minibatch gradients in which a direction of a curvature relaxes."""
         mu, h = sampler.recursion(lr)
-        return self.cost * relaxation_time(h * self.heating.slowest, mu)
+        return self.cost * relaxation_time(h * slowest, mu)
 
 
-def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> list[Plan]:
+def slowest_curvature(chain: Chain, J: Tensor, batches: Sequence[Batch]) -> float:
+    """Return the curvature below which a tenth of the variance of predictions lies.
+
+    The variance of a combination u' f of predictions with Jacobian J is u' J H^-1 J' u T / N on a
+    quadratic; :func:`~lightning_sgmcmc.adaptation.directions.spectrum` tells its parts.
+
+    Args:
+        chain: The chain, bound to its data.
+        J: See :func:`~lightning_sgmcmc.adaptation.heating.jacobian`.
+        batches: Equally large minibatches that stand for the data.
+
+    Returns:
+        For a random combination, over all chains.
+    """
+    assert chain.target is not None
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(J.shape[-2], generator=generator, dtype=torch.float64).to(J)
+    metric, masks = chain.sampler.preconditioner, chain.sampler.masks
+    values, parts = spectrum(chain.target, metric, batches, u @ J, masks=masks)
+    curvature = values.abs()
+    curvature = torch.maximum(curvature, _FLAT * curvature.amax(-1, keepdim=True))
+    shares = parts / curvature
+    shares = shares / shares.sum(-1, keepdim=True)
+    ordered, order = curvature.flatten().sort()
+    below = shares.flatten()[order].cumsum(0)
+    return float(ordered[int((below < _SLOWEST * below[-1]).sum())])
+
+
+def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Batch]) -> list[Plan]:
     """Return what a chain can choose from, with the noise measured at its weights.
 
     A control variate at these weights has no noise here; its noise is measured where a draw may
@@ -67,6 +97,7 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
     Args:
         chain: The chain, bound to its data.
         directions: Of its target at its weights.
+        J: Gradients of predictions.
         batches: Minibatches over whose examples noise is measured.
 
     Returns:
@@ -85,7 +116,7 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
         if move is not None:
             places.append(list(torch._foreach_add(list(centre), move)))
         found = [
-            measure(chain, directions, batches, scores_about(target, centre, p)) for p in places
+            measure(chain, directions, J, batches, scores_about(target, centre, p)) for p in places
         ]
         return replace(
             found[0],
@@ -101,12 +132,13 @@ def plans(chain: Chain, directions: Directions, batches: Sequence[Batch]) -> lis
         used = FullGradient if exact else Minibatch
     kinds, found = _offered(chain) | {used}, []
     if kinds & {Minibatch, FullGradient}:
-        plain = measure(chain, directions, batches, scores_of(target))
+        plain = measure(chain, directions, J, batches, scores_of(target))
         found.append(Plan("plain minibatches", Minibatch, 1.0, plain))
         passes = math.inf if chain.stream is None else chain.stream.batches_a_pass + 2.0
         found.append(Plan("the whole data", FullGradient, passes, plain.noiseless()))
     if ControlVariate in kinds:
-        found.append(Plan("a control variate", ControlVariate, 2.0, about(centre or here)))
+        near = about(centre or here)
+        found.append(Plan("a control variate", ControlVariate, 2.0, near))
     return [plan for plan in found if plan.kind in kinds]
 
 

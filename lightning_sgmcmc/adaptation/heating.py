@@ -14,7 +14,7 @@ from lightning_sgmcmc.adaptation.directions import Directions
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.chain.checks import sampling_of
-from lightning_sgmcmc.common.vectors import flatten, inner, joined_mask, unflatten
+from lightning_sgmcmc.common.vectors import flatten, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import Batch, Target
@@ -28,8 +28,6 @@ _RANDOM = 2
 _EQUILIBRIUM = 10.0
 # A spread over examples is known to sqrt(2 / 256) = 9 % from so many.
 EXAMPLES = 256
-# Minibatches that show the curvature of random directions.
-_CURVATURE_BATCHES = 4
 
 #: Returns v' grad NLL of each example of a batch for directions [m, d]: [m, B] or [K, m, B].
 Scores = Callable[[Tensor, Batch], Tensor]
@@ -79,7 +77,6 @@ class Heating:
             predictions.
         shares: Of every coordinate in the variance of each prediction, [P, m].
         law: Of the minibatches.
-        typical_curvature: tr(C H) / d over all weights.
         typical_variance: tr(C V) / d, V the covariance of one example's gradient.
         whole: Whether the leading directions are all that there are, none of which is unseen.
         energy: Largest of N g^2 / lambda over the leading directions, g the gradient of U/N along
@@ -92,7 +89,6 @@ class Heating:
     leading: int
     shares: NDArray[np.float64]
     law: BatchLaw
-    typical_curvature: float = 0.0
     typical_variance: float = 0.0
     energy: float = 0.0
     far: float = 1.0
@@ -105,11 +101,6 @@ class Heating:
         get there. Noise that adds a small part of the energy does not keep the chain away.
         """
         return replace(self, far=max(1.0, self.energy / (_EQUILIBRIUM * temperature)))
-
-    @property
-    def slowest(self) -> float:
-        """The smallest curvature that is known: of a leading direction, or the typical one."""
-        return float(min(self.curvature.min(), self.typical_curvature))
 
     def cooling(self, sampler: Sampler, lr: float) -> float:
         """Return kappa, 0 for a sampler without a thermostat."""
@@ -178,14 +169,33 @@ def batch_law(chain: Chain, examples: int) -> BatchLaw:
     return BatchLaw(sampler.num_data, min(size, sampler.num_data), law == "reshuffled")
 
 
+def jacobian(chain: Chain, batch: Batch) -> Tensor:
+    """Return the gradients of a few predictions for a batch, [P, d] or [K, P, d]."""
+    assert chain.target is not None
+    dims, params = chain.target.chain_dims, chain.target.params
+    with torch.enable_grad():
+        predictions = chain.evaluate("predictive", batch, chain.own_batches)
+        flat = predictions.reshape(*predictions.shape[:dims], -1)
+        places = torch.linspace(0, flat.shape[-1] - 1, min(_PREDICTIONS, flat.shape[-1])).long()
+        rows = [
+            torch.autograd.grad(
+                flat[..., i].sum(), params, retain_graph=True, materialize_grads=True
+            )
+            for i in places.tolist()
+        ]
+    J = torch.stack([flatten(list(row), dims) for row in rows], -2)
+    return J * joined_mask(params, chain.sampler.masks, dims).unsqueeze(-2)
+
+
 def measure(
-    chain: Chain, directions: Directions, batches: Sequence[Batch], scores: Scores
+    chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Batch], scores: Scores
 ) -> Heating:
     """Measure what minibatches do along leading directions and in predictions.
 
     Args:
         chain: The chain, bound to its data.
         directions: Of its target at its weights.
+        J: See :func:`jacobian`.
         batches: Minibatches over whose examples the spread of scores is taken.
         scores: See :data:`Scores`.
 
@@ -194,7 +204,7 @@ def measure(
     """
     target = chain.target
     assert target is not None
-    rest, parts = _of_predictions(chain, target, directions, batches[0])
+    rest, parts = _of_predictions(chain, directions, J)
     random = _of_all_weights(chain)
     vectors = torch.cat([directions.vectors, rest, random], -2)
     found = [scores(vectors, batch).double() for batch in batches]
@@ -225,7 +235,6 @@ def measure(
         leading,
         shares.reshape(-1, shares.shape[-2], m).mean(0).cpu().numpy(),
         batch_law(chain, found[0].shape[-1]),
-        _typical_curvature(chain, target, random, batches[:_CURVATURE_BATCHES]),
         float(typical),
         float(energy.reshape(-1, leading).mean(0).max()),
         whole=whole,
@@ -259,55 +268,23 @@ def _of_all_weights(chain: Chain) -> Tensor:
         return torch.stack([row.clone() for row in rows], -2) / size.sqrt()
 
 
-def _typical_curvature(
-    chain: Chain, target: Target, random: Tensor, batches: Sequence[Batch]
-) -> float:
-    """Return v' H v, the mean over random directions and chains; 0 where there are none."""
-    dims, found = target.chain_dims, []
-    with torch.no_grad():
-        for row in random.unbind(-2):
-            v = unflatten(row.contiguous(), target.params, dims)
-            found.append(float(inner(v, target.curvature(v, batches), dims).mean()))
-    return abs(sum(found)) / max(len(found), 1)
-
-
-def _of_predictions(
-    chain: Chain, target: Target, directions: Directions, batch: Batch
-) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def _of_predictions(chain: Chain, directions: Directions, J: Tensor) -> tuple[Tensor, Tensor]:
     """Return what the leading directions leave of predictions, and each prediction's parts.
 
     Returns:
         Directions C r / sqrt(r' C r), [P, d] or [K, P, d], with r = J - sum_i (J v_i) a_i; and the
         squared moves of each prediction along all directions, [P, m + P] or [K, P, m + P].
     """
-    dims, params = target.chain_dims, target.params
-    with torch.enable_grad():
-        predictions = chain.evaluate("predictive", batch, chain.own_batches)
-        flat = predictions.reshape(*predictions.shape[:dims], -1)
-        places = torch.linspace(0, flat.shape[-1] - 1, min(_PREDICTIONS, flat.shape[-1])).long()
-        rows = [
-            flatten(
-                list(
-                    torch.autograd.grad(
-                        flat[..., i].sum(), params, retain_graph=True, materialize_grads=True
-                    )
-                ),
-                dims,
-            )
-            for i in places.tolist()
-        ]
-    with torch.no_grad():
-        J = torch.stack(rows, -2) * joined_mask(params, chain.sampler.masks, dims).unsqueeze(-2)
-        along = J @ directions.vectors.mT
-        rest = J - along @ directions.covectors
-        metric = chain.sampler.preconditioner
-        moved = torch.stack(
-            [metric.apply_joined(row.contiguous(), params) for row in rest.unbind(-2)], -2
-        )
-        square = (rest * moved).sum(-1).clamp_min(0)
-        tiny = torch.finfo(square.dtype).tiny
-        vectors = moved / square.clamp_min(tiny).sqrt().unsqueeze(-1)
-        return vectors, torch.cat([along.square(), torch.diag_embed(square)], -1)
+    metric, params = chain.sampler.preconditioner, chain.sampler.params
+    along = J @ directions.vectors.mT
+    rest = J - along @ directions.covectors
+    rows = [metric.apply_joined(row.contiguous(), params) for row in rest.unbind(-2)]
+    moved = torch.stack(rows, -2)
+    square = (rest * moved).sum(-1).clamp_min(0)
+    tiny = torch.finfo(square.dtype).tiny
+    vectors = moved / square.clamp_min(tiny).sqrt().unsqueeze(-1)
+    return vectors, torch.cat([along.square(), torch.diag_embed(square)], -1)
 
 
 def scores_of(target: Target) -> Scores:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_sgmcmc.adaptation.directions import leading_directions
-from lightning_sgmcmc.adaptation.gradients import Plan, plans
+from lightning_sgmcmc.adaptation.gradients import Plan, plans, slowest_curvature
+from lightning_sgmcmc.adaptation.heating import jacobian
 from lightning_sgmcmc.adaptation.stability import largest_eigenvalue
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.target import Batch, ControlVariate
@@ -21,13 +22,17 @@ _FEW = 32
 _ON_THE_WAY = 0.25
 
 
-#: Measures the kinds of gradients with their noise.
-_Measure = Callable[[], list[Plan]]
+@dataclass(frozen=True)
+class _Kinds:
+    """Measure the kinds of gradients with their noise, and what predictions wait for."""
+
+    plans: Callable[[], list[Plan]]
+    slowest: Callable[[], float]
 
 
 @dataclass(frozen=True)
 class _Priced:
-    """A kind of gradients with the step that its noise allows, and :meth:`Plan.price` there."""
+    """A kind of gradients, the step that its noise allows, and the gradients to relax there."""
 
     plan: Plan
     lr: float
@@ -47,12 +52,13 @@ class StepSize:
     where examples differ most, would crawl otherwise.
 
     Where the chain is to choose its gradients, that step is found for each kind, plain minibatches,
-    a control variate and the whole data, and the kind is taken with which the slowest direction
-    that is known relaxes in the fewest minibatch gradients: wherever the step is set, from where
-    the sampler takes over on, since a control variate is as good as its centre is near. One that
-    has become dearer than another kind moves its centre where the potential is lower, and is
-    dropped for good if it stays dearer. Larger minibatches are no kind of their own: their noise
-    falls and their cost rises by the same factor, and the whole data is where that ends.
+    a control variate and the whole data, and the kind is taken with which nine tenths of the
+    variance of predictions relax in the fewest minibatch gradients, on a quadratic: wherever the
+    step is set, from where the sampler takes over on, since a control variate is as good as its
+    centre is near. One that has become dearer than another kind moves its centre where the
+    potential is lower, and is dropped for good if it stays dearer. Larger minibatches are no kind
+    of their own: their noise falls and their cost rises by the same factor, and the whole data is
+    where that ends.
 
     Args:
         fraction: The step size as a fraction of the largest stable one, in (0, 1).
@@ -206,7 +212,7 @@ class StepSize:
         on_the_way = chain.steps < chain.draws.burn_in
         return min(self.fraction, _ON_THE_WAY) if on_the_way else self.fraction
 
-    def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, _Measure | None]:
+    def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, _Kinds | None]:
         """Return lambda_max(C^(1/2) H C^(1/2)), and how the kinds of gradients are measured."""
         sampler, few = chain.sampler, batches[: self.curvature_batches]
         assert chain.target is not None
@@ -215,6 +221,7 @@ class StepSize:
             return self.curvature(chain, few), None
         count = sampler.num_parameters
         count = count if sampler.has_thermostat and count <= _FEW else _DIRECTIONS
+        J = jacobian(chain, batches[0])
         directions = leading_directions(
             chain.target, sampler.preconditioner, few, count, masks=sampler.masks
         )
@@ -223,25 +230,25 @@ class StepSize:
             raise ValueError(f"the curvature of the potential came out as {eigenvalue}")
 
         def options() -> list[Plan]:
-            found = plans(chain, directions, batches)
+            found = plans(chain, directions, J, batches)
             if chain.steps >= chain.draws.burn_in:
                 return found
             heated = [plan.heating.on_the_way(sampler.temperature) for plan in found]
             return [replace(p, heating=h) for p, h in zip(found, heated, strict=True)]
 
-        return eigenvalue, options
+        return eigenvalue, _Kinds(options, lambda: slowest_curvature(chain, J, few))
 
     def _choose(
-        self, chain: Chain, wanted: float, largest: float, measure: _Measure | None
+        self, chain: Chain, wanted: float, largest: float, kinds: _Kinds | None
     ) -> Plan | None:
         """Set lr, and the kind of gradients where it is open; return what was chosen."""
-        if measure is None:
+        if kinds is None:
             chain.set_lr(min(wanted, largest))
             return None
-        options, used = self._priced(chain, wanted, measure), type(chain.gradients)
+        options, used = self._priced(chain, wanted, kinds), type(chain.gradients)
         if isinstance(chain.gradients, ControlVariate) and options[0].plan.kind is not used:
             chain.gradients.follow(chain.sampler.masks)  # it may have lost by an early centre alone
-            options = self._priced(chain, wanted, measure)
+            options = self._priced(chain, wanted, kinds)
         best, *others = options
         chain.set_lr(min(best.lr, largest))
         changes = bool(others) and best.plan.kind is not used
@@ -252,20 +259,22 @@ class StepSize:
             )
             rank_zero_info(
                 f"gradients: {best.plan.name}, {best.plan.cost:g} minibatch gradients a step, "
-                f"{best.price:.2g} for the slowest direction looked at to relax; {rest}"
+                f"{best.price:.2g} for predictions to relax; {rest}"
             )
         if changes:
             chain.use_gradients(best.plan.kind())
         return best.plan
 
-    def _priced(self, chain: Chain, wanted: float, measure: _Measure) -> list[_Priced]:
+    def _priced(self, chain: Chain, wanted: float, kinds: _Kinds) -> list[_Priced]:
         """Return the kinds of gradients, the cheapest first, alike in every process."""
         bound, found = self.max_gradient_noise, list[_Priced]()
         assert bound is not None
-        for plan in measure():
+        plans = kinds.plans()
+        slowest = kinds.slowest() if len(plans) > 1 else 1.0
+        for plan in plans:
             lr = chain.processes.broadcast(plan.heating.bounded(chain.sampler, wanted, bound))
-            price = chain.processes.broadcast(plan.price(chain.sampler, lr))
-            found.append(_Priced(plan, lr, price))
+            price = plan.price(chain.sampler, lr, slowest)
+            found.append(_Priced(plan, lr, chain.processes.broadcast(price)))
         return sorted(found, key=lambda priced: priced.price)
 
 

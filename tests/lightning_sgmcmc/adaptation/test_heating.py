@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, SMILE, BatchStream, GaussianPrior
 from lightning_sgmcmc.adaptation import StepSize, leading_directions, minibatch_noise
 from lightning_sgmcmc.adaptation.excess import BatchLaw
-from lightning_sgmcmc.adaptation.gradients import plans
-from lightning_sgmcmc.adaptation.heating import Heating, batch_law, measure, scores_of
+from lightning_sgmcmc.adaptation.gradients import plans, slowest_curvature
+from lightning_sgmcmc.adaptation.heating import Heating, batch_law, jacobian, measure, scores_of
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.target import ControlVariate, FullGradient, Minibatch
@@ -90,7 +90,8 @@ def heating_of(chain: Chain) -> Heating:
     assert isinstance(task, Linear)
     batches = [(x[None], y[None]) for x, y in zip(*task.data(), strict=True)]
     directions = leading_directions(chain.target, chain.sampler.preconditioner, [task.data()], D)
-    return measure(chain, directions, batches, scores_of(chain.target))
+    J = jacobian(chain, batches[0])
+    return measure(chain, directions, J, batches, scores_of(chain.target))
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.9])
@@ -137,7 +138,8 @@ def test_what_leading_directions_leave_of_predictions() -> None:
     directions = leading_directions(chain.target, C, [task.data()], 2)
     batches = [(x[None], y[None]) for x, y in zip(*task.data(), strict=True)]
     # The probes are the outputs of the first batch, here of one example.
-    found = measure(chain, directions, batches, scores_of(chain.target))
+    J = jacobian(chain, batches[0])
+    found = measure(chain, directions, J, batches, scores_of(chain.target))
     assert found.shares.sum(-1) == pytest.approx(1)
     assert len(found.curvature) == 3
     _, vectors = np.linalg.eigh(task.A)
@@ -220,10 +222,14 @@ def test_the_choice_of_gradients_is_by_cost(monkeypatch: pytest.MonkeyPatch) -> 
     batches = [chain.stream.at(i) for i in range(10)]
     assert chain.target is not None
     directions = leading_directions(chain.target, chain.sampler.preconditioner, batches[:4])
-    options = plans(chain, directions, batches)
+    J = jacobian(chain, batches[0])
+    options, slowest = (
+        plans(chain, directions, J, batches),
+        slowest_curvature(chain, J, batches[:4]),
+    )
     largest = 0.1 * 2 / float(directions.eigenvalues[0])
     steps = [p.heating.bounded(chain.sampler, largest, 0.05) for p in options]
-    prices = [p.price(chain.sampler, lr) for p, lr in zip(options, steps, strict=True)]
+    prices = [p.price(chain.sampler, lr, slowest) for p, lr in zip(options, steps, strict=True)]
     assert [p.cost for p in options] == [1, 12, 2]
     settled = StepSize().settle(chain, batches)
     chosen = int(np.argmin(prices))
@@ -306,6 +312,20 @@ def test_kinds_of_gradients_are_compared_at_the_steps_that_noise_allows() -> Non
     chain.chain.set_lr(1e-9)
     assert chain.at(40, 10.0, largest=2e-9) == 2e-9
     assert type(chain.chain.gradients) is FullGradient
+
+
+def test_what_predictions_wait_for_is_that_of_a_dense_hessian() -> None:
+    """The curvature below which a tenth of each prediction's variance lies, by all eigenvectors."""
+    chain = chain_of(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)))
+    task, found = chain.task, set()
+    assert isinstance(task, Linear)
+    values, vectors = np.linalg.eigh(task.A / N)
+    for row in jacobian(chain, task.data()):
+        variances = (vectors.T @ row.numpy()) ** 2 / values
+        expected = values[(variances.cumsum() < 0.1 * variances.sum()).sum()]
+        assert slowest_curvature(chain, row[None], [task.data()]) == pytest.approx(expected)
+        found.add(expected)
+    assert len(found) > 1
 
 
 def test_gradients_are_chosen_where_burn_in_ends_without_an_optimizer() -> None:
