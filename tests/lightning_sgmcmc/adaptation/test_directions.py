@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_sgmcmc import GaussianPrior, Identity, Preconditioner, RMSProp, Target
 from lightning_sgmcmc.adaptation import leading_directions
+from lightning_sgmcmc.adaptation.directions import spectrum
 
 N, D = 40, 12
 PRECISION = 0.5
@@ -103,6 +104,34 @@ def test_masked_weights_take_no_part() -> None:
     part = H[np.ix_(keep > 0, keep > 0)]
     assert found.eigenvalues.numpy() == pytest.approx(np.linalg.eigvalsh(part)[::-1][:3], rel=1e-9)
     assert found.vectors[:, [0, 7]].abs().max() == 0
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_the_spectrum_of_a_covector(chains: int | None) -> None:
+    """Gauss quadrature: moments up to 2 n - 1 exactly, and H^-1 from all products."""
+    target, batches, H = quadratic(D, chains=chains)
+    C, diagonal = metric(target.params, int(chains is not None))
+    rows = np.random.default_rng(1).standard_normal((chains or 1, D))
+    a = torch.tensor(rows if chains else rows[0])
+
+    def sums(iterations: int, power: int) -> np.ndarray:
+        theta, w = spectrum(target, C, batches, a, iterations=iterations)
+        return np.atleast_1d((w * theta**power).sum(-1).numpy())
+
+    for power in range(6):
+        exact = [row @ np.diag(diagonal) @ np.linalg.matrix_power(H * diagonal, power) @ row
+                 for row in rows]  # fmt: skip
+        exact /= (rows**2 * diagonal).sum(-1)
+        assert sums(3, power) == pytest.approx(exact, rel=1e-9)
+    inverse = np.einsum("ki,ij,kj->k", rows, np.linalg.inv(H), rows)
+    assert sums(D, -1) == pytest.approx(inverse / (rows**2 * diagonal).sum(-1), rel=1e-6)
+
+
+def test_the_spectrum_of_nothing_is_a_random_ones() -> None:
+    target, batches, H = quadratic(D)
+    theta, w = spectrum(target, Identity(), batches, torch.zeros(D, dtype=torch.float64))
+    assert theta.numpy() == pytest.approx(np.linalg.eigvalsh(H), rel=1e-6)
+    assert float(w.sum()) == pytest.approx(1.0)
 
 
 def test_rounding_does_not_grow_from_product_to_product() -> None:
