@@ -106,7 +106,7 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     target, sampler, estimator = chain.target, chain.sampler, chain.gradients
     assert target is not None
     here = [p.detach().clone() for p in target.params]
-    if isinstance(estimator, FullGradient | ControlVariate):
+    if isinstance(estimator, ControlVariate):  # all that know the whole data
         estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
 
     def about(centre: Sequence[Tensor]) -> Heating:

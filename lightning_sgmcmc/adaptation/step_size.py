@@ -245,13 +245,14 @@ class StepSize:
         if kinds is None:
             chain.set_lr(min(wanted, largest))
             return None
-        options, used = self._priced(chain, wanted, kinds), type(chain.gradients)
-        if isinstance(chain.gradients, ControlVariate) and options[0].plan.kind is not used:
-            chain.gradients.follow(chain.sampler.masks)  # it may have lost by an early centre alone
-            options = self._priced(chain, wanted, kinds)
-        best, *others = options
+        estimator = chain.gradients
+        best, *others = self._priced(chain, wanted, kinds)
+        changes = bool(others) and best.plan.kind is not type(estimator)
+        if changes and type(estimator) is ControlVariate:
+            estimator.follow(chain.sampler.masks)  # it may have lost by an early centre alone
+            best, *others = self._priced(chain, wanted, kinds)
+            changes = best.plan.kind is not ControlVariate
         chain.set_lr(min(best.lr, largest))
-        changes = bool(others) and best.plan.kind is not used
         if changes or (others and chain.steps == chain.draws.burn_in):
             rest = "; ".join(
                 f"{other.plan.name} would take {other.price:.2g}, at lr {other.lr:.3g}"

@@ -154,9 +154,12 @@ class ControlVariate(GradientEstimator):
         return False
 
     def follow(self, masks: Sequence[Tensor] | None = None) -> None:
-        """Keep the centre or move it to the chain, wherever the potential is lower."""
-        if self.centre is None:
-            return
+        """Keep the centre or move it to the chain, wherever the potential is lower.
+
+        Args:
+            masks: Zero where a weight is held at zero; None where none is.
+        """
+        assert self.centre is not None
         here = [p.detach().clone() for p in self._target.params]
         if masks is not None:
             torch._foreach_mul_(self.centre, list(masks))
