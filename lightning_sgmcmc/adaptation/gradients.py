@@ -34,7 +34,7 @@ from lightning_sgmcmc.target import (
 # Curvatures below this part of the largest say nothing of how far a chain goes.
 _FLAT = 1e-4
 # Part of the variance of predictions that may relax more slowly than in the time looked at.
-_SLOWEST = 0.1
+_SLOWEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Plan:
 
 
 def slowest_curvature(chain: Chain, J: Tensor, batches: Sequence[Batch]) -> float:
-    """Return the curvature below which a tenth of the variance of predictions lies.
+    """Return the curvature below which a hundredth of the variance of predictions lies.
 
     The variance of a combination u' f of predictions with Jacobian J is u' J H^-1 J' u T / N on a
     quadratic; :func:`~lightning_sgmcmc.adaptation.directions.spectrum` tells its parts.

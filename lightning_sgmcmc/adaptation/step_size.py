@@ -52,8 +52,8 @@ class StepSize:
     where examples differ most, would crawl otherwise.
 
     Where the chain is to choose its gradients, that step is found for each kind, plain minibatches,
-    a control variate and the whole data, and the kind is taken with which nine tenths of the
-    variance of predictions relax in the fewest minibatch gradients, on a quadratic: wherever the
+    a control variate and the whole data, and the kind is taken with which predictions relax in the
+    fewest minibatch gradients, but for a hundredth of their variance, on a quadratic: wherever the
     step is set, from where the sampler takes over on, since a control variate is as good as its
     centre is near. One that has become dearer than another kind moves its centre where the
     potential is lower, and waits with that centre if it stays dearer. Larger minibatches are no
