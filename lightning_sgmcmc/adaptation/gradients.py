@@ -19,7 +19,6 @@ from lightning_sgmcmc.adaptation.heating import (
     scores_of,
 )
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.chain.chain import CHOICES
 from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
@@ -107,9 +106,8 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     target, sampler, estimator = chain.target, chain.sampler, chain.gradients
     assert target is not None
     here = [p.detach().clone() for p in target.params]
-    for known in (estimator, chain.control):
-        if isinstance(known, ControlVariate):
-            known.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
+    if isinstance(estimator, ControlVariate):  # all that know the whole data
+        estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
 
     def about(centre: Sequence[Tensor]) -> Heating:
         """Return the noise about a centre, of the chain's place and a likely one, the larger."""
@@ -139,8 +137,7 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
         passes = math.inf if chain.stream is None else chain.stream.batches_a_pass + 2.0
         found.append(Plan("the whole data", FullGradient, passes, plain.noiseless()))
     if ControlVariate in kinds:
-        waiting = None if chain.control is None else chain.control.centre
-        near = about(centre or waiting or here)
+        near = about(centre or here)
         found.append(Plan("a control variate", ControlVariate, 2.0, near))
     return [plan for plan in found if plan.kind in kinds]
 
@@ -148,16 +145,13 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
 def _offered(chain: Chain) -> set[type[GradientEstimator]]:
     """Return the kinds of gradients that can start at the next step, and may.
 
-    A control variate takes its centre where the sampler takes over, or where burn-in ends, and
-    keeps it where the chain has used other gradients meanwhile.
+    A control variate takes its centre where the sampler takes over, or where burn-in ends.
     """
     first, burn_in = chain.optimizer_steps or chain.draws.burn_in, chain.draws.burn_in
-    independent = chain.sampler.batches == "independent"
-    fixed = chain.stream is None or independent or not chain.auto_gradients
+    fixed = chain.stream is None or chain.sampler.batches == "independent"
     if fixed or chain.steps < first or isinstance(chain.sampler, ChainsInTurn):
         return set()
-    between = first < chain.steps < burn_in and chain.control is None
-    return set(CHOICES) - ({ControlVariate} if between else set())
+    return set(chain.choices) - ({ControlVariate} if first < chain.steps < burn_in else set())
 
 
 def _move(chain: Chain, directions: Directions) -> list[Tensor] | None:

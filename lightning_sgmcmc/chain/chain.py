@@ -85,8 +85,7 @@ class Chain:
         stream: The minibatch stream; None where a loader of another kind is used.
         loader: What :meth:`bind` was given.
         num_data: N where it was given, None where the data tell.
-        auto_gradients: Whether the gradient estimator is to be chosen.
-        control: A control variate that was chosen before and may be again, about its centre.
+        choices: The kinds of gradients that may be chosen; none where the estimator was given.
         target: The potential; None before :meth:`bind`.
         gradients: The gradient estimator, this chain's own.
         processes: The processes that run chains together.
@@ -139,8 +138,7 @@ class Chain:
 
     def _begin_gradients(self) -> None:
         given = self._given_gradients
-        self.auto_gradients = given == "auto"
-        self.control: ControlVariate | None = None
+        self.choices = CHOICES if given == "auto" else ()
         # A copy: the centre of one chain is not that of another, or of another fit.
         self.gradients: GradientEstimator = (
             Minibatch() if given is None or isinstance(given, str) else copy.copy(given)
@@ -355,8 +353,7 @@ class Chain:
         sampler.attach(target)
         target.correction = self._correction
         if self.stream is not None:
-            for estimator in self._estimators:
-                estimator.bind(target, self.stream.whole, self.stream.batches_a_pass)
+            self.gradients.bind(target, self.stream.whole, self.stream.batches_a_pass)
 
     def _labels(self) -> Callable[[Batch, Tensor], Batch] | None:
         """Return how a batch gets labels drawn from the model, None where the task does not say."""
@@ -369,43 +366,31 @@ class Chain:
             )
         return lambda batch, uniforms: self.evaluate("draw_labels", (batch, uniforms), True)
 
-    @property
-    def _estimators(self) -> list[GradientEstimator]:
-        """The gradient estimator, and a control variate that waits."""
-        return [self.gradients] if self.control is None else [self.gradients, self.control]
-
-    def use_gradients(self, kind: type[GradientEstimator]) -> None:
+    def use_gradients(self, estimator: GradientEstimator) -> None:
         """Estimate the sampler's gradients by another estimator from now on.
 
-        A control variate is kept, and taken again where it is chosen again.
+        A control variate that the chain has left behind is no choice again.
 
         Raises:
             ValueError: If it does not fit the sampler or the minibatches.
         """
-        estimator = kind() if kind is not ControlVariate or self.control is None else self.control
         checks.check_gradients(self.sampler, estimator, self.stream)
         assert self.target is not None
         assert self.stream is not None
+        estimator.evaluations = self.gradients.evaluations
         estimator.bind(self.target, self.stream.whole, self.stream.batches_a_pass)
-        estimator.evaluations += self.gradients.evaluations
-        self.gradients.evaluations = 0
-        before, self.gradients = self.gradients, estimator
-        if type(before) is ControlVariate:
-            self.control = before
-        elif estimator is self.control:
-            self.control = None
+        if type(self.gradients) is ControlVariate:
+            self.choices = tuple(kind for kind in self.choices if kind is not ControlVariate)
+        self.gradients = estimator
 
     def load_gradients(self, state: dict[str, Any]) -> None:
         """Continue the gradient estimator of a state, before :meth:`bind`."""
-        if self.auto_gradients:
+        if self.choices:
             kinds = {kind.__name__: kind for kind in CHOICES}
+            # An earlier version named what it had chosen, for good.
+            names = state.get("choices", list(kinds) if state["chosen"] is None else [])
+            self.choices = tuple(kinds[name] for name in names)
             self.gradients = kinds[state["chosen"] or "Minibatch"]()
-            # An earlier version had not chosen yet, or for good.
-            self.auto_gradients = "control" in state or state["chosen"] is None
-            self.control = None
-            if state.get("control") is not None:
-                self.control = ControlVariate()
-                self.control.load_state_dict(state["control"])
         self.gradients.load_state_dict(state)
 
     def gradients_state(self) -> dict[str, Any]:
@@ -415,9 +400,8 @@ class Chain:
             NonFiniteGradientError: If the chain has gone on from a gradient that is not finite.
         """
         self.sampler.look_back()
-        control = None if self.control is None else self.control.state_dict()
-        chosen = type(self.gradients).__name__
-        return self.gradients.state_dict() | {"chosen": chosen, "control": control}
+        chosen, names = type(self.gradients).__name__, [kind.__name__ for kind in self.choices]
+        return self.gradients.state_dict() | {"chosen": chosen, "choices": names}
 
     # A step.
 
@@ -658,7 +642,7 @@ class Chain:
     def num_gradients(self) -> int:
         """Minibatch gradients computed so far by a chain, all kinds counted."""
         taken = self.sampler.gradients + min(self.steps, self.optimizer_steps)
-        return taken + sum(estimator.evaluations for estimator in self._estimators)
+        return taken + self.gradients.evaluations
 
     @property
     def lr(self) -> float:
