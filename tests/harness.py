@@ -387,7 +387,7 @@ class Chains:
         return sampler.preconditioner.state_dict(), C
 
     def _check_metric(self) -> None:
-        """Assert that every chain's C is the one that was learned, up to rounding of its inverse."""
+        """Assert that every chain's C is the one that was learned, up to rounding."""
         rounding = torch.finfo(self.params[0].dtype).eps * np.linalg.cond(self.C)
         for e, column in zip(_eye(self.posterior.dim), self.C.T, strict=True):
             vectors = flat_to(e, [torch.empty_like(p) for p in self.params])
