@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
@@ -236,7 +237,7 @@ class StepSize:
             heated = [plan.heating.on_the_way(sampler.temperature) for plan in found]
             return [replace(p, heating=h) for p, h in zip(found, heated, strict=True)]
 
-        return eigenvalue, _Kinds(options, lambda: slowest_curvature(chain, J, few))
+        return eigenvalue, _Kinds(options, cache(partial(slowest_curvature, chain, J, few)))
 
     def _choose(
         self, chain: Chain, wanted: float, largest: float, kinds: _Kinds | None
