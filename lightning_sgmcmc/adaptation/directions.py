@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lightning_sgmcmc.common.vectors import flatten, joined_mask, unflatten
 from lightning_sgmcmc.noise import NoiseStream
@@ -82,12 +83,17 @@ def spectrum(
     *,
     iterations: int = 12,
     masks: Sequence[Tensor] | None = None,
+    flat: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return of what curvatures a covector a is made, for sums over them: Gauss quadrature.
 
     a' C f(H C) a / (a' C a) is close to sum_k w_k f(theta_k), exact for polynomials of degree
     2 n - 1 in n iterations of Lanczos from C a (Golub and Meurant 2010, section 6.2). With
     f(x) = 1/x it is a' H^-1 a over a' C a.
+
+    What n iterations do not resolve at the lower end is put at the largest curvature times
+    ``flat``, if all theta lie above (Gauss-Radau, section 6.3): then the sum is exact for degree
+    2 n, and for f(x) = 1/x not below a' H^-1 a, provided that no curvature is lower.
 
     Args:
         target: The potential.
@@ -96,24 +102,40 @@ def spectrum(
         covector: a, [d] or [K, d]; a random one in place of zero.
         iterations: n, the number of Hessian products.
         masks: Zero where a weight is held at zero.
+        flat: The lowest curvature, a part of the largest; 0 for Gauss quadrature.
 
     Returns:
-        theta in units of 1/lr, and w, which sums to 1, [n] or [K, n].
+        theta in units of 1/lr, and w, which sums to 1, [n] or [K, n]; with ``flat`` n + 1 of each.
 
     Raises:
         ValueError: If the curvature is not finite.
     """
     space = _krylov(target, preconditioner, batches, iterations, masks, covector)
-    return space.values, space.basis[..., 0, :].square()
+    values, basis = space.values, space.basis
+    if flat:
+        lowest = flat * values.abs().amax(-1)
+        # The matrix in one more vector of the space, with the entry that gives it that eigenvalue.
+        beta = torch.where(values.amin(-1) > lowest, space.left, 0.0)
+        distance = torch.where(beta[..., None] > 0, values - lowest[..., None], 1.0)
+        last = lowest + beta**2 * (basis[..., -1, :] ** 2 / distance).sum(-1)
+        matrix = functional.pad((basis * values.unsqueeze(-2)) @ basis.mT, (0, 1, 0, 1))
+        matrix[..., -2, -1] = matrix[..., -1, -2] = beta
+        matrix[..., -1, -1] = last
+        values, basis = torch.linalg.eigh(matrix)
+    return values, basis[..., 0, :].square()
 
 
 class _Krylov(NamedTuple):
-    """A Krylov space of A = C H with its Ritz values, [n] or [K, n], and A's form in it."""
+    """A Krylov space of A = C H with its Ritz values, [n] or [K, n], and A's form in it.
+
+    ``left`` is the norm of what A makes of the last vector outside of the space.
+    """
 
     values: Tensor
     basis: Tensor
     vectors: Tensor
     covectors: Tensor
+    left: Tensor
 
 
 @torch.no_grad()
@@ -170,7 +192,7 @@ def _krylov(
     if not bool(torch.isfinite(matrix).all()):
         raise ValueError("the curvature of the potential is not finite")
     values, basis = torch.linalg.eigh(matrix, UPLO="U")
-    return _Krylov(values, basis, q_all, p_all)
+    return _Krylov(values, basis, q_all, p_all, _norm(p, q))
 
 
 def _coefficients(basis: Tensor, vector: Tensor) -> Tensor:
@@ -187,7 +209,7 @@ def _orthogonal(p: Tensor, p_all: Tensor, q_all: Tensor) -> Tensor:
 
 def _normalised(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return a covector and its vector with p' q = 1, and the norm that they had."""
-    norm = torch.linalg.vecdot(p.double(), q.double()).clamp_min(0).sqrt()
+    norm = _norm(p, q)
     factor = (1 / norm.clamp_min(torch.finfo(torch.float64).tiny)).to(p.dtype).unsqueeze(-1)
     return p * factor, q * factor, norm
 
@@ -195,3 +217,9 @@ def _normalised(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _scale(matrix: Tensor) -> Tensor:
     """Return the largest entry of a matrix so far, [...]."""
     return matrix.abs().amax((-2, -1))
+
+
+def _norm(p: Tensor, q: Tensor) -> Tensor:
+    """Return the norm of a vector q with the covector p in float64, [...]."""
+    squared: Tensor = torch.linalg.vecdot(p.double(), q.double())
+    return squared.clamp_min(0).sqrt()

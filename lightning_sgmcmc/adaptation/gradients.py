@@ -19,6 +19,7 @@ from lightning_sgmcmc.adaptation.heating import (
     scores_of,
 )
 from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.chain.chain import CHOICES
 from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
@@ -62,7 +63,8 @@ def slowest_curvature(chain: Chain, J: Tensor, batches: Sequence[Batch]) -> floa
     """Return the curvature below which a hundredth of the variance of predictions lies.
 
     The variance of a combination u' f of predictions with Jacobian J is u' J H^-1 J' u T / N on a
-    quadratic; :func:`~lightning_sgmcmc.adaptation.directions.spectrum` tells its parts.
+    quadratic; :func:`~lightning_sgmcmc.adaptation.directions.spectrum` tells its parts. What it
+    does not resolve counts as the flattest that counts at all.
 
     Args:
         chain: The chain, bound to its data.
@@ -76,7 +78,7 @@ def slowest_curvature(chain: Chain, J: Tensor, batches: Sequence[Batch]) -> floa
     generator = torch.Generator().manual_seed(0)
     u = torch.randn(J.shape[-2], generator=generator, dtype=torch.float64).to(J)
     metric, masks = chain.sampler.preconditioner, chain.sampler.masks
-    values, parts = spectrum(chain.target, metric, batches, u @ J, masks=masks)
+    values, parts = spectrum(chain.target, metric, batches, u @ J, masks=masks, flat=_FLAT)
     curvature = values.abs()
     curvature = torch.maximum(curvature, _FLAT * curvature.amax(-1, keepdim=True))
     shares = parts / curvature
@@ -89,10 +91,10 @@ def slowest_curvature(chain: Chain, J: Tensor, batches: Sequence[Batch]) -> floa
 def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Batch]) -> list[Plan]:
     """Return what a chain can choose from, with the noise measured at its weights.
 
-    A control variate at these weights has no noise here; its noise is measured where a draw may
-    be: displaced from its centre by the Gaussian with the variances T / (N lambda_i) along the
-    leading directions, and the largest of these along all others. Where a chain has gone on from a
-    centre, it is measured at the chain as well.
+    A control variate has no noise at its centre; its noise is measured at the chain, which may
+    have gone on from there, and where a draw may be: displaced from the centre by the Gaussian with
+    the variances T / (N lambda_i) along the leading directions, and the largest of these along all
+    others.
 
     Args:
         chain: The chain, bound to its data.
@@ -106,8 +108,7 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     target, sampler, estimator = chain.target, chain.sampler, chain.gradients
     assert target is not None
     here = [p.detach().clone() for p in target.params]
-    if isinstance(estimator, ControlVariate):  # all that know the whole data
-        estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
+    estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
 
     def about(centre: Sequence[Tensor]) -> Heating:
         """Return the noise about a centre, of the chain's place and a likely one, the larger."""
@@ -130,28 +131,28 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     else:
         exact = isinstance(estimator, FullGradient) and estimator.active
         used = FullGradient if exact else Minibatch
-    kinds, found = _offered(chain) | {used}, []
+    offered, found = _offered(chain), list[Plan]()
+    kinds = offered | {used}
     if kinds & {Minibatch, FullGradient}:
         plain = measure(chain, directions, J, batches, scores_of(target))
         found.append(Plan("plain minibatches", Minibatch, 1.0, plain))
         passes = math.inf if chain.stream is None else chain.stream.batches_a_pass + 2.0
         found.append(Plan("the whole data", FullGradient, passes, plain.noiseless()))
     if ControlVariate in kinds:
-        near = about(centre or here)
-        found.append(Plan("a control variate", ControlVariate, 2.0, near))
+        centre = chain.centred_control().centre if ControlVariate in offered else centre
+        assert centre is not None
+        found.append(Plan("a control variate", ControlVariate, 2.0, about(centre)))
     return [plan for plan in found if plan.kind in kinds]
 
 
 def _offered(chain: Chain) -> set[type[GradientEstimator]]:
-    """Return the kinds of gradients that can start at the next step, and may.
-
-    A control variate takes its centre where the sampler takes over, or where burn-in ends.
-    """
-    first, burn_in = chain.optimizer_steps or chain.draws.burn_in, chain.draws.burn_in
-    fixed = chain.stream is None or chain.sampler.batches == "independent"
+    """Return the kinds of gradients that can start at the next step, and may."""
+    independent = chain.sampler.batches == "independent"
+    fixed = chain.stream is None or independent or chain.control is None
+    first = chain.optimizer_steps or chain.draws.burn_in
     if fixed or chain.steps < first or isinstance(chain.sampler, ChainsInTurn):
         return set()
-    return set(chain.choices) - ({ControlVariate} if first < chain.steps < burn_in else set())
+    return set(CHOICES)
 
 
 def _move(chain: Chain, directions: Directions) -> list[Tensor] | None:

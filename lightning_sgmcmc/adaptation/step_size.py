@@ -57,9 +57,9 @@ class StepSize:
     fewest minibatch gradients, but for a hundredth of their variance, on a quadratic: wherever the
     step is set, from where the sampler takes over on, since a control variate is as good as its
     centre is near. One that has become dearer than another kind moves its centre where the
-    potential is lower, and is dropped for good if it stays dearer. Larger minibatches are no kind
-    of their own: their noise falls and their cost rises by the same factor, and the whole data is
-    where that ends.
+    potential is lower, and waits with that centre if it stays dearer. What is chosen where burn-in
+    ends is kept. Larger minibatches are no kind of their own: their noise falls and their cost
+    rises by the same factor, and the whole data is where that ends.
 
     Args:
         fraction: The step size as a fraction of the largest stable one, in (0, 1).
@@ -264,7 +264,9 @@ class StepSize:
                 f"{best.price:.2g} for predictions to relax; {rest}"
             )
         if changes:
-            chain.use_gradients(best.plan.kind())
+            chain.use_gradients(best.plan.kind)
+        if chain.steps >= chain.draws.burn_in:
+            chain.keep_gradients()
         return best.plan
 
     def _priced(self, chain: Chain, wanted: float, kinds: _Kinds) -> list[_Priced]:

@@ -85,7 +85,7 @@ class Chain:
         stream: The minibatch stream; None where a loader of another kind is used.
         loader: What :meth:`bind` was given.
         num_data: N where it was given, None where the data tell.
-        choices: The kinds of gradients that may be chosen; none where the estimator was given.
+        control: The control variate that may be chosen; None where nothing is to be chosen.
         target: The potential; None before :meth:`bind`.
         gradients: The gradient estimator, this chain's own.
         processes: The processes that run chains together.
@@ -138,7 +138,7 @@ class Chain:
 
     def _begin_gradients(self) -> None:
         given = self._given_gradients
-        self.choices = CHOICES if given == "auto" else ()
+        self.control = ControlVariate() if given == "auto" else None
         # A copy: the centre of one chain is not that of another, or of another fit.
         self.gradients: GradientEstimator = (
             Minibatch() if given is None or isinstance(given, str) else copy.copy(given)
@@ -366,31 +366,63 @@ class Chain:
             )
         return lambda batch, uniforms: self.evaluate("draw_labels", (batch, uniforms), True)
 
-    def use_gradients(self, estimator: GradientEstimator) -> None:
-        """Estimate the sampler's gradients by another estimator from now on.
+    @property
+    def _waiting(self) -> ControlVariate | None:
+        """The control variate that may be chosen, unless it is in use."""
+        return None if self.control is self.gradients else self.control
 
-        A control variate that the chain has left behind is no choice again.
+    def centred_control(self) -> ControlVariate:
+        """Return the control variate that may be chosen, about its centre.
+
+        The centre is taken when this is called first, whether it is chosen there or not.
+
+        Raises:
+            ValueError: If the likelihood has random layers.
+        """
+        control, start, burn_in = self.control, self.optimizer_steps, self.draws.burn_in
+        assert control is not None
+        if control is not self.gradients:
+            self._bind(control)
+        control.prepare(self.steps, start, burn_in, self.sampler.masks)
+        return control
+
+    def use_gradients(self, kind: type[GradientEstimator]) -> None:
+        """Estimate the sampler's gradients by what was chosen from now on.
 
         Raises:
             ValueError: If it does not fit the sampler or the minibatches.
         """
+        control = self.control if kind is ControlVariate else None
+        estimator, before = control or kind(), self.gradients
         checks.check_gradients(self.sampler, estimator, self.stream)
+        self._bind(estimator)
+        if before is not self.control:
+            estimator.evaluations += before.evaluations
+        self.gradients = estimator
+
+    def keep_gradients(self) -> None:
+        """Choose no more: the gradients stay as they are."""
+        if self._waiting is not None:
+            self.gradients.evaluations += self._waiting.evaluations
+        self.control = None
+
+    def _bind(self, estimator: GradientEstimator) -> None:
         assert self.target is not None
         assert self.stream is not None
-        estimator.evaluations = self.gradients.evaluations
         estimator.bind(self.target, self.stream.whole, self.stream.batches_a_pass)
-        if type(self.gradients) is ControlVariate:
-            self.choices = tuple(kind for kind in self.choices if kind is not ControlVariate)
-        self.gradients = estimator
 
     def load_gradients(self, state: dict[str, Any]) -> None:
         """Continue the gradient estimator of a state, before :meth:`bind`."""
-        if self.choices:
+        if self.control is not None:
             kinds = {kind.__name__: kind for kind in CHOICES}
-            # An earlier version named what it had chosen, for good.
-            names = state.get("choices", list(kinds) if state["chosen"] is None else [])
-            self.choices = tuple(kinds[name] for name in names)
             self.gradients = kinds[state["chosen"] or "Minibatch"]()
+            # An earlier version had not chosen yet, or for good.
+            if state.get("control") is None and state["chosen"] is not None:
+                self.control = None
+            elif type(self.gradients) is ControlVariate:
+                self.control = self.gradients
+            elif state["chosen"] is not None:
+                self.control.load_state_dict(state["control"])
         self.gradients.load_state_dict(state)
 
     def gradients_state(self) -> dict[str, Any]:
@@ -400,8 +432,9 @@ class Chain:
             NonFiniteGradientError: If the chain has gone on from a gradient that is not finite.
         """
         self.sampler.look_back()
-        chosen, names = type(self.gradients).__name__, [kind.__name__ for kind in self.choices]
-        return self.gradients.state_dict() | {"chosen": chosen, "choices": names}
+        control = None if self.control is None else self.control.state_dict()
+        chosen = type(self.gradients).__name__
+        return self.gradients.state_dict() | {"chosen": chosen, "control": control}
 
     # A step.
 
@@ -642,7 +675,8 @@ class Chain:
     def num_gradients(self) -> int:
         """Minibatch gradients computed so far by a chain, all kinds counted."""
         taken = self.sampler.gradients + min(self.steps, self.optimizer_steps)
-        return taken + self.gradients.evaluations
+        waiting = 0 if self._waiting is None else self._waiting.evaluations
+        return taken + self.gradients.evaluations + waiting
 
     @property
     def lr(self) -> float:

@@ -114,17 +114,27 @@ def test_the_spectrum_of_a_covector(chains: int | None) -> None:
     rows = np.random.default_rng(1).standard_normal((chains or 1, D))
     a = torch.tensor(rows if chains else rows[0])
 
-    def sums(iterations: int, power: int) -> np.ndarray:
-        theta, w = spectrum(target, C, batches, a, iterations=iterations)
+    def sums(iterations: int, power: int, flat: float = 0.0) -> np.ndarray:
+        theta, w = spectrum(target, C, batches, a, iterations=iterations, flat=flat)
+        assert theta.shape[-1] == iterations + bool(flat)
         return np.atleast_1d((w * theta**power).sum(-1).numpy())
 
-    for power in range(6):
+    curvatures = eigh(H, np.diag(1 / diagonal), eigvals_only=True)
+    below, above = curvatures[0] / curvatures[-1] / 2, 2 * curvatures[0] / curvatures[-1]
+    for power in range(7):
         exact = [row @ np.diag(diagonal) @ np.linalg.matrix_power(H * diagonal, power) @ row
                  for row in rows]  # fmt: skip
         exact /= (rows**2 * diagonal).sum(-1)
-        assert sums(3, power) == pytest.approx(exact, rel=1e-9)
+        assert sums(3, power, below) == pytest.approx(exact, rel=1e-9)
+        if power < 6:
+            assert sums(3, power) == pytest.approx(exact, rel=1e-9)
     inverse = np.einsum("ki,ij,kj->k", rows, np.linalg.inv(H), rows)
-    assert sums(D, -1) == pytest.approx(inverse / (rows**2 * diagonal).sum(-1), rel=1e-6)
+    inverse /= (rows**2 * diagonal).sum(-1)
+    for flat in (0.0, below, above):  # the space ends, or has gone lower
+        assert sums(D, -1, flat) == pytest.approx(inverse, rel=1e-6)
+    # From both sides where it has not been resolved.
+    assert (sums(3, -1) < 0.99 * inverse).all()
+    assert (sums(3, -1, below) > 1.01 * inverse).all()
 
 
 def test_the_spectrum_of_nothing_is_a_random_ones() -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, SMILE, BatchStream, GaussianPrior
 from lightning_sgmcmc.adaptation import StepSize, leading_directions, minibatch_noise
+from lightning_sgmcmc.adaptation.directions import spectrum
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.adaptation.gradients import plans, slowest_curvature
 from lightning_sgmcmc.adaptation.heating import Heating, batch_law, jacobian, measure, scores_of
@@ -32,16 +33,16 @@ SCALES = np.array([3.0, 1.0, 0.5, 0.2])
 class Linear(Task):
     """y = x' theta + N(0, 1) under N(0, 4), at the mode."""
 
-    def __init__(self, logistic: bool = False) -> None:
+    def __init__(self, logistic: bool = False, scales: Any = SCALES) -> None:
         super().__init__()
-        rng = np.random.default_rng(0)
-        self.X = rng.standard_normal((N, D)) * SCALES
-        self.y = self.X @ np.ones(D) + rng.standard_normal(N)
+        rng, size = np.random.default_rng(0), len(scales)
+        self.X = rng.standard_normal((N, size)) * scales
+        self.y = self.X @ np.ones(size) + rng.standard_normal(N)
         self.logistic = logistic
         if logistic:
-            self.y = (rng.random(N) < 1 / (1 + np.exp(-self.X @ np.ones(D)))) * 1.0
-        self.net = nn.Linear(D, 1, bias=False).double()
-        self.A = self.X.T @ self.X + np.eye(D) / 4
+            self.y = (rng.random(N) < 1 / (1 + np.exp(-self.X @ np.ones(size)))) * 1.0
+        self.net = nn.Linear(size, 1, bias=False).double()
+        self.A = self.X.T @ self.X + np.eye(size) / 4
         mode = np.linalg.solve(self.A, self.X.T @ self.y)
         with torch.no_grad():
             self.net.weight.copy_(torch.tensor(mode)[None])
@@ -271,8 +272,8 @@ class Settled:
 
 
 @pytest.mark.parametrize("step", [8, 40])
-def test_a_control_variate_that_is_left_behind_is_dropped(step: int) -> None:
-    """It stays near its centre, and gives way far from it wherever lr is set, for good."""
+def test_a_control_variate_that_is_left_behind_waits(step: int) -> None:
+    """It is in use near its centre, and gives way far from it, wherever lr is set."""
     near = Settled()
     before = near.at(4, 0.0)
     assert type(near.chain.gradients) is ControlVariate
@@ -284,13 +285,41 @@ def test_a_control_variate_that_is_left_behind_is_dropped(step: int) -> None:
     far.at(4, 0.0)
     assert far.at(step, 10.0) > before
     assert type(far.chain.gradients) not in (ControlVariate, type(near.chain.gradients))
+    assert (far.chain.control is None) is (step == 40)  # where burn-in ends that is kept
+    if far.chain.control is None:
+        return
     other = Chain(Linear(True), far.make, far.draws, **far.more)
     other.load_gradients(far.chain.gradients_state())
-    assert other.choices == far.chain.choices == (Minibatch, FullGradient)
     assert type(other.gradients) is type(far.chain.gradients)
-    assert other.gradients.evaluations == far.chain.gradients.evaluations > 0
-    far.at(40, 0.0)  # where a new centre would have no noise
+    counted = []
+    for chain in (far.chain, other):
+        assert chain.control is not None
+        assert chain.control.centre is not None
+        assert chain.control.centre[0].numpy()[0] == pytest.approx(far.mode)
+        counted.append((chain.gradients.evaluations, chain.control.evaluations))
+    assert counted[0] == counted[1]
+    # Where it is near again it is taken again, and no other centre before that.
+    far.at(step, 9.0)
     assert type(far.chain.gradients) is not ControlVariate
+    cost = far.chain.num_gradients
+    assert far.at(40, 0.01) == pytest.approx(before, rel=0.1)
+    assert type(far.chain.gradients) is ControlVariate
+    assert far.chain.num_gradients == cost + 2 * 10  # U here and at the centre
+    assert far.chain.gradients.centre is not None
+    assert far.chain.gradients.centre[0].numpy()[0] == pytest.approx(far.mode)
+    assert far.chain.control is None
+
+
+def test_a_control_variate_that_is_not_chosen_keeps_the_centre_it_was_offered_with() -> None:
+    """A new one would have no noise wherever it is looked at."""
+    far = Settled(partial(SGHMC, lr="auto", momentum=0.99, prior=Settled.prior))
+    far.at(4, 0.0)
+    for away in (0.0, 10.0):
+        assert type(far.chain.gradients) is Minibatch
+        assert far.chain.control is not None
+        assert far.chain.control.centre is not None
+        assert far.chain.control.centre[0].numpy()[0] == pytest.approx(far.mode)
+        far.at(8, away)
 
 
 def test_a_centre_from_which_the_chain_went_down_follows_it() -> None:
@@ -328,6 +357,20 @@ def test_what_predictions_wait_for_is_that_of_a_dense_hessian() -> None:
     assert len(found) > 1
 
 
+def test_what_is_not_resolved_of_the_slow_end_counts_as_flat() -> None:
+    """60 curvatures over four orders, whose lower end 12 products do not resolve."""
+    task = Linear(scales=np.geomspace(1, 0.01, 60))
+    chain = chain_of(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)), task=task)
+    values, vectors = np.linalg.eigh(task.A / N)
+    row = torch.tensor(vectors @ np.ones(60))[None]
+    true = values[((1 / values).cumsum() < 0.01 * (1 / values).sum()).sum()]
+    data, flat = [task.data()], 1e-4 * values[-1]
+    assert chain.target is not None
+    seen, _ = spectrum(chain.target, chain.sampler.preconditioner, data, row[0])
+    assert float(seen.min()) > 1.5 * true > 1.5 * flat
+    assert slowest_curvature(chain, row, data) == pytest.approx(flat, rel=1e-3)
+
+
 def test_gradients_are_chosen_where_burn_in_ends_without_an_optimizer() -> None:
     chain = chain_of(Settled.make, "reshuffled", Linear(True), gradients="auto")
     assert chain.stream is not None
@@ -338,11 +381,11 @@ def test_gradients_are_chosen_where_burn_in_ends_without_an_optimizer() -> None:
         StepSize().settle(chain, [chain.stream.at(i) for i in range(10)])
         assert type(chain.gradients) is kind
     state = chain.gradients_state()
-    del state["choices"]  # an earlier version's: what it had chosen was chosen for good
+    del state["control"]  # an earlier version's: what it had chosen was chosen for good
     other = Chain(Linear(True), Settled.make, DrawSchedule(burn_in=10), gradients="auto")
     other.load_gradients(state)
     assert type(other.gradients) is ControlVariate
-    assert not other.choices
+    assert other.control is None
 
 
 def test_whole_gradients_are_exact_and_counted() -> None:
