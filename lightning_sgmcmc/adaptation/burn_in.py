@@ -11,6 +11,7 @@ import torch
 from lightning_sgmcmc.adaptation.heating import EXAMPLES
 from lightning_sgmcmc.adaptation.step_size import StepSize
 from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.common.waiting import said_if_long
 from lightning_sgmcmc.target import Batch
 
 #: Largest factor by which lr is raised from one measurement of the burn-in to the next.
@@ -109,7 +110,8 @@ class Adaptation:
     def _settle(self, largest: float = math.inf) -> None:
         self.chain.sampler.look_back()
         batches = self._batches(self._count())
-        self.stability = self._step_size.settle(self.chain, batches, largest, self._known)
+        with said_if_long(self._measuring("the curvature and the minibatches' noise")):
+            self.stability = self._step_size.settle(self.chain, batches, largest, self._known)
         if self.stability:
             self._note(self.stability["curvature"])
 
@@ -117,9 +119,13 @@ class Adaptation:
         """Lower lr where the curvature has risen since lr was set."""
         chain = self.chain
         chain.sampler.look_back()
-        self._note(self._step_size.curvature(chain, self._batches(self._count())))
+        with said_if_long(self._measuring("the curvature")):
+            self._note(self._step_size.curvature(chain, self._batches(self._count())))
         if self._step_size.lower(chain, self._known):
             self._refresh()
+
+    def _measuring(self, what: str) -> str:
+        return f"measuring {what} after {self.chain.steps} steps, for the step size ..."
 
     @property
     def _taken(self) -> int:

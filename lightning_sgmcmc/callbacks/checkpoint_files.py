@@ -41,7 +41,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(target) as temporary, temporary.open("w+b") as file:
-            torch.save(checkpoint, file)
+            _serialise(checkpoint, file)
             file.seek(0)
             checksum = _checksum(file)
             file.seek(0, os.SEEK_END)
@@ -55,6 +55,16 @@ class WholeCheckpoints(TorchCheckpointIO):
         """
         verify_checkpoint(Path(path))
         return super().load_checkpoint(path, *args, **kwargs)
+
+
+def _serialise(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+    """Write what ``torch.save`` writes; where that fails, raise what the file raised."""
+    try:
+        torch.save(checkpoint, file)
+    except RuntimeError as error:  # of the end of its archive, which is not where it should be
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def write_whole_checkpoints(trainer: L.Trainer) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.common.waiting import said_if_long
 from lightning_sgmcmc.diagnostics import gradient_of_potential
 from lightning_sgmcmc.posterior.directions import (
     TRACES,
@@ -114,7 +115,8 @@ class Probes:
 
     def _find_directions(self, chain: Chain) -> None:
         try:
-            self.directions = find_directions(chain, _curvature_batches(chain), self._chosen())
+            with said_if_long("finding the directions whose temperatures the verdict needs ..."):
+                self.directions = find_directions(chain, _curvature_batches(chain), self._chosen())
         except (RuntimeError, ValueError) as error:  # a layer without a second derivative
             rank_zero_info(f"Note: the temperature of predictions is not measured: {error}")
 

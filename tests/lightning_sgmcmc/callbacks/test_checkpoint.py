@@ -281,6 +281,25 @@ def test_a_full_disk_loses_nothing(
     assert equal(folder, whole)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="the limit of a file's size is POSIX's")
+def test_a_write_that_fails_within_a_checkpoint_names_the_file(tmp_path: Path) -> None:
+    """Not an end of torch's archive that is not where it should be; the old file stays."""
+    import resource
+
+    path, files = tmp_path / "last.ckpt", WholeCheckpoints()
+    files.save_checkpoint({"step": 1}, path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            files.save_checkpoint({"step": 2, "weights": torch.zeros(10_000)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.filename == str(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+    assert files.load_checkpoint(path)["step"] == 1
+
+
 class At(ChainCheckpoint):
     """Does something right after a step, and nothing else."""
 
