@@ -94,7 +94,8 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     A control variate has no noise at its centre; its noise is measured at the chain, which may
     have gone on from there, and where a draw may be: displaced from the centre by the Gaussian with
     the variances T / (N lambda_i) along the leading directions, and the largest of these along all
-    others.
+    others; twice these variances where the centre is the draw where burn-in ends, as of the
+    difference of two draws.
 
     Args:
         chain: The chain, bound to its data.
@@ -110,10 +111,16 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     here = [p.detach().clone() for p in target.params]
     estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
 
+    def flat(weights: Sequence[Tensor]) -> Tensor:
+        joined = flatten(weights, sampler.chain_dims)
+        return joined if sampler.chain_dims else joined.unsqueeze(0)
+
     def about(centre: Sequence[Tensor]) -> Heating:
         """Return the noise about a centre, of the chain's place and a likely one, the larger."""
         places = [here]
-        move = _move(chain, directions)
+        fresh = any(torch.eq(a, b).all() for a, b in zip(flat(centre), flat(here), strict=True))
+        at_a_draw = fresh and chain.steps >= chain.draws.burn_in > chain.optimizer_steps
+        move = _move(chain, directions, 2.0 if at_a_draw else 1.0)
         if move is not None:
             places.append(list(torch._foreach_add(list(centre), move)))
         found = [
@@ -155,8 +162,8 @@ def _offered(chain: Chain) -> set[type[GradientEstimator]]:
     return set(CHOICES)
 
 
-def _move(chain: Chain, directions: Directions) -> list[Tensor] | None:
-    """Return a draw's distance from a mode under the Gaussian that the directions tell of."""
+def _move(chain: Chain, directions: Directions, spread: float) -> list[Tensor] | None:
+    """Return a vector with so many times the variances of the Gaussian that the directions tell."""
     sampler = chain.sampler
     if isinstance(sampler, ChainsInTurn):
         return None
@@ -172,6 +179,6 @@ def _move(chain: Chain, directions: Directions) -> list[Tensor] | None:
         last = curvature[..., -1:].rsqrt()
         along = (directions.covectors @ z.unsqueeze(-1)).squeeze(-1)
         more = (along * (curvature.rsqrt() - last)).unsqueeze(-2) @ directions.vectors
-        scale = (sampler.temperature / sampler.num_data) ** 0.5
+        scale = (spread * sampler.temperature / sampler.num_data) ** 0.5
         moved = scale * (last * z + more.squeeze(-2))
         return unflatten(moved, sampler.params, sampler.chain_dims)

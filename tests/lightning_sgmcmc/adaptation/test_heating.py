@@ -322,6 +322,28 @@ def test_a_control_variate_that_is_not_chosen_keeps_the_centre_it_was_offered_wi
         far.at(8, away)
 
 
+def test_from_a_draw_draws_are_twice_as_far_in_the_square_as_from_a_mode() -> None:
+    """A control variate's noise about both, whose variance on a linear model is that distance's."""
+    make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0))
+    adam = OptimizerBurnIn(torch.optim.Adam, 10)
+    draws = DrawSchedule(burn_in=10, optimizer_steps=10)
+    chains = [
+        chain_of(make, "reshuffled", gradients="auto"),
+        chain_of(make, "reshuffled", draws=draws, gradients="auto", burn_in_optimizer=adam),
+    ]
+    found = []
+    for chain in chains:
+        assert chain.stream is not None
+        assert chain.target is not None
+        chain.steps = 10
+        batches = [chain.stream.at(i) for i in range(10)]
+        directions = leading_directions(chain.target, chain.sampler.preconditioner, batches)
+        options = plans(chain, directions, jacobian(chain, batches[0]), batches)
+        found += [p.heating for p in options if p.kind is ControlVariate]
+    of_a_draw, of_a_mode = found
+    assert of_a_draw.variance == pytest.approx(2 * of_a_mode.variance)
+
+
 def test_a_centre_from_which_the_chain_went_down_follows_it() -> None:
     """An optimizer that had not arrived is no reason against control variates."""
     make = partial(SGHMC, lr="auto", momentum=0.9, prior=Settled.prior)
