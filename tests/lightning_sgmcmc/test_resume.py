@@ -39,10 +39,15 @@ SAMPLERS: dict[str, Any] = {
     "sghmc": partial(SGHMC, lr="auto", prior=PRIOR),
     "hasgld": partial(HASGLD, lr=0.05, prior=PRIOR),
     "hasgld_paper": partial(HASGLD, lr=1e-3, prior=PRIOR, paper_mode=True),
+    "chosen_gradients": partial(SGLD, lr="auto", prior=PRIOR),
     "control_variate": partial(SGHMC, lr=1e-2, prior=PRIOR),
     "svrg": partial(PSGLD, lr=1e-3, prior=PRIOR),
 }
-GRADIENTS = {"control_variate": ControlVariate(), "svrg": SVRG(4)}
+GRADIENTS: dict[str, Any] = {
+    "chosen_gradients": "auto",
+    "control_variate": ControlVariate(),
+    "svrg": SVRG(4),
+}
 
 
 def module(name: str) -> Toy:
@@ -51,7 +56,7 @@ def module(name: str) -> Toy:
     sampler = SAMPLERS[name]
     if name == "sghmc":
         sampler = partial(SGHMC, lr="auto", prior=PRIOR, preconditioner=RMSProp(floor=0.5))
-    optimized = name in ("sghmc", "control_variate")
+    optimized = name in ("sghmc", "chosen_gradients", "control_variate")
     burn_in = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 9) if optimized else None
     return Toy(
         sampler,
