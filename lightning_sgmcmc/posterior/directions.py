@@ -26,6 +26,8 @@ _SOLVER_STEPS = 8
 _SOLVED = 1e-4
 # Gradients from one draw to the next for each combination whose gradient every draw evaluates.
 _GRADIENTS_EACH = 8
+# Chains whose spread tells the deviations of predictions.
+_CHAINS = 4
 
 #: What is noted of each draw: see :meth:`FollowedDirections.record`.
 TRACES = (
@@ -57,7 +59,7 @@ class FollowedDirections:
         solutions: The constant v_j, [K, q, d].
         variances: a_j' v_j, the variance of u_j' f at T = 1 to first order, [K, q].
         rest: Of M, [K].
-        combinations: u_j, [q, P].
+        combinations: u_j, [q, P], of predictions in their deviations, where chains tell them.
     """
 
     vectors: Tensor
@@ -104,7 +106,7 @@ class FollowedDirections:
             "fixed_forces": _products(self.solutions, force),
         } | moving
         if chain.head is not None:
-            found["exact_variances"] = self._variances(chain, probes)
+            found["exact_variances"] = _head_variances(chain, probes, self.combinations)
         return {kind: value.double().cpu() for kind, value in found.items()}
 
     def _predictions(
@@ -139,22 +141,6 @@ class FollowedDirections:
                 rows["spreads"].append((v * a.detach()).sum(-1))
                 rows["bends"].append(_second(a, pushed, z, params, dims))
         return values, {k: torch.stack(r, -1) for k, r in rows.items() if r}
-
-    def _variances(self, chain: Chain, probes: Batch | None) -> Tensor:
-        """Return the variances of u_j' f that the head's own draws bring, [K, q]."""
-        assert chain.head is not None
-        whole = chain.minibatch(0)
-        columns = len(range(chain.head.outputs)[probed_outputs(chain.head.outputs)])
-        examples = -(-self.combinations.shape[1] // columns)
-        missing = examples * columns - self.combinations.shape[1]
-        factors = torch.nn.functional.pad(self.combinations, (0, missing))
-        with evaluating(chain.task):
-            found = chain.head.variances(
-                whole,
-                cut(whole if probes is None else probes, slice(0, examples)),
-                factors.reshape(len(factors), examples, columns),
-            )
-        return found if chain.sampler.chain_dims else found[None]
 
     def _metric(
         self, preconditioner: Preconditioner, params: Sequence[Tensor], dims: int, a: Tensor
@@ -259,6 +245,7 @@ def find_directions(
             combinations = torch.randn(
                 count[2], flat.shape[1], generator=generator, dtype=torch.float64
             )
+            combinations = combinations / _deviations(chain, flat.detach(), probes)
             sums = (flat @ combinations.to(flat).mT).sum(0)
             gradients = [
                 flatten(
@@ -298,6 +285,43 @@ def find_directions(
         rest.reshape(rows[0]),
         combinations,
     )
+
+
+def _deviations(chain: Chain, predictions: Tensor, probes: Batch | None) -> Tensor:
+    """Return how far predictions [K, P] of all chains are apart, [P], ones where that is unknown.
+
+    It stands for their posterior deviations, the part that an exact head's own draws bring
+    included. Chains may agree on a prediction by chance, so that none is less than a tenth of the
+    median.
+    """
+    every = chain.processes.gather(predictions.double()).reshape(-1, predictions.shape[-1]).cpu()
+    if len(every) < _CHAINS:
+        return torch.ones_like(every[0])
+    variance = every.var(0)
+    if chain.head is not None:
+        of_each = torch.eye(predictions.shape[-1], dtype=torch.float64)
+        exact = _head_variances(chain, probes, of_each).double()
+        variance += chain.processes.gather(exact).reshape(-1, len(of_each)).cpu().mean(0)
+    deviation = variance.sqrt()
+    least = 0.1 * deviation.median()
+    return deviation.clamp_min(least) if least > 0 else torch.ones_like(deviation)
+
+
+def _head_variances(chain: Chain, probes: Batch | None, combinations: Tensor) -> Tensor:
+    """Return the variances of combinations of predictions that the head's own draws bring."""
+    assert chain.head is not None
+    whole = chain.minibatch(0)
+    columns = len(range(chain.head.outputs)[probed_outputs(chain.head.outputs)])
+    examples = -(-combinations.shape[1] // columns)
+    missing = examples * columns - combinations.shape[1]
+    factors = torch.nn.functional.pad(combinations, (0, missing))
+    with evaluating(chain.task):
+        found = chain.head.variances(
+            whole,
+            cut(whole if probes is None else probes, slice(0, examples)),
+            factors.reshape(len(factors), examples, columns),
+        )
+    return found if chain.sampler.chain_dims else found[None]
 
 
 def _free(chain: Chain) -> Tensor:

@@ -32,6 +32,7 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn
 from lightning_sgmcmc.chain.processes import Processes
+from lightning_sgmcmc.posterior.directions import find_directions
 from tasks.nets.mlp import MLP
 from tasks.regression import RegressionTask
 from tests.harness import BOUND
@@ -144,6 +145,22 @@ def test_the_variance_of_predictions_given_the_other_weights_is_that_of_the_dens
         u = factors.numpy()
         expected = np.einsum("qbc,bB,qBc->q", u, given[:5, :5], u)
         np.testing.assert_allclose(found[k].numpy(), expected, rtol=1e-4)
+
+
+def test_predictions_count_in_deviations_with_the_heads_own() -> None:
+    """The variance of the mean over four chains, and the mean of the head's, prediction by one."""
+    data = CurveData()
+    sampler = partial(SGLD, lr=1e-3, prior=PRIOR)
+    chain = started(Scaled(net(), sampler, num_chains=4, collapse_head=True), data)
+    probes = tuple(t[:5] for t in data.rows)
+    combinations = find_directions(chain, [data.rows], probes).combinations
+    assert chain.head is not None
+    means = chain.head.expected(data.rows, probes, slice(None)).detach().flatten(1)
+    exact = chain.head.variances(data.rows, probes, torch.eye(10).reshape(10, 5, 2))
+    deviation = (means.double().var(0) + exact.double().mean(0)).sqrt()
+    assert float(exact.double().mean(0).max() / means.double().var(0).min()) > 1
+    raw = torch.randn(6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(combinations * deviation, raw, rtol=1e-4, atol=1e-4)
 
 
 class Fixed(nn.Module):

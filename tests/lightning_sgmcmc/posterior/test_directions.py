@@ -90,6 +90,30 @@ def test_a_linear_model_s_variances_are_those_of_its_posterior(make: Any, num_ch
         assert float(noted["bends"][k].abs().max()) == 0
 
 
+@pytest.mark.parametrize(("num_chains", "apart"), [(4, True), (4, False), (3, True)])
+def test_each_prediction_counts_in_its_own_deviations(num_chains: int, apart: bool) -> None:
+    """By the spread of four chains; one far from the data has no larger part than another."""
+    chain, probes = bound(nn.Linear(2, 1), SGHMC, num_chains)
+    probes[0] *= 100
+    probes[1] = probes[1:].mean(0) * 1e-4  # on which chains agree but for the bias
+    with torch.no_grad():
+        for p in chain.sampler.params:
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(2)))
+            if not apart:
+                p.copy_(p[:1].expand(p.shape))
+        chain.sampler.params[1].mul_(1e-4)
+    weight, bias = (p.detach() for p in chain.sampler.params)
+    predictions = (probes @ weight.mT + bias[:, None])[..., 0]
+    raw = torch.randn(6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if apart and num_chains == 4:
+        deviation = predictions.std(0)
+        assert float(deviation[0] / deviation.median()) > 50
+        assert float(deviation[1] / deviation.median()) < 0.01
+        deviation[1] = 0.1 * deviation.median()
+        raw /= deviation
+    torch.testing.assert_close(found(chain, probes).combinations, raw)
+
+
 def test_moving_fields_and_their_divergence_on_a_network() -> None:
     """v_j(theta) = M J' u_j / N is symmetric in M, and bends average to tr(M grad^2 u_j' f) / N."""
     torch.manual_seed(1)
