@@ -215,6 +215,7 @@ def find_directions(
     """
     target, sampler = chain.target, chain.sampler
     assert target is not None
+    deviations = _deviations(chain, probes)  # first: all processes take part, whatever fails later
     dims, params, metric = sampler.chain_dims, sampler.params, sampler.preconditioner
     free = _free(chain)
     free = free if dims else free[0]
@@ -245,7 +246,7 @@ def find_directions(
             combinations = torch.randn(
                 count[2], flat.shape[1], generator=generator, dtype=torch.float64
             )
-            combinations = combinations / _deviations(chain, flat.detach(), probes)
+            combinations = combinations / deviations
             sums = (flat @ combinations.to(flat).mT).sum(0)
             gradients = [
                 flatten(
@@ -287,21 +288,26 @@ def find_directions(
     )
 
 
-def _deviations(chain: Chain, predictions: Tensor, probes: Batch | None) -> Tensor:
-    """Return how far predictions [K, P] of all chains are apart, [P], ones where that is unknown.
+def _deviations(chain: Chain, probes: Batch | None) -> Tensor:
+    """Return how far predictions of all chains are apart, [P], ones where that is unknown.
 
     It stands for their posterior deviations, the part that an exact head's own draws bring
     included. Chains may agree on a prediction by chance, so that none is less than a tenth of the
     median.
     """
-    every = chain.processes.gather(predictions.double()).reshape(-1, predictions.shape[-1]).cpu()
+
+    def of_all(values: Tensor) -> Tensor:
+        own = values.detach().double()
+        return torch.from_numpy(chain.processes.of_all_chains(own.cpu().numpy(), own.device))
+
+    with _Predicting(chain, probes) as flat:
+        every = of_all(flat)
     if len(every) < _CHAINS:
         return torch.ones_like(every[0])
     variance = every.var(0)
     if chain.head is not None:
-        of_each = torch.eye(predictions.shape[-1], dtype=torch.float64)
-        exact = _head_variances(chain, probes, of_each).double()
-        variance += chain.processes.gather(exact).reshape(-1, len(of_each)).cpu().mean(0)
+        of_each = torch.eye(every.shape[-1], dtype=torch.float64)
+        variance += of_all(_head_variances(chain, probes, of_each)).mean(0)
     deviation = variance.sqrt()
     least = 0.1 * deviation.median()
     return deviation.clamp_min(least) if least > 0 else torch.ones_like(deviation)

@@ -12,6 +12,7 @@ from torch.func import functional_call, jacrev
 
 from lightning_sgmcmc import HMC, PSGLD, SGHMC, BatchStream, GaussianPrior
 from lightning_sgmcmc.chain import Chain
+from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.diagnostics import gradient_of_potential
 from lightning_sgmcmc.posterior.directions import FollowedDirections, find_directions
@@ -90,9 +91,14 @@ def test_a_linear_model_s_variances_are_those_of_its_posterior(make: Any, num_ch
         assert float(noted["bends"][k].abs().max()) == 0
 
 
-@pytest.mark.parametrize(("num_chains", "apart"), [(4, True), (4, False), (3, True)])
-def test_each_prediction_counts_in_its_own_deviations(num_chains: int, apart: bool) -> None:
-    """By the spread of four chains; one far from the data has no larger part than another."""
+@pytest.mark.parametrize(("num_chains", "apart"), [(4, True), (4, False), (3, True), (2, True)])
+def test_each_prediction_counts_in_its_own_deviations(
+    num_chains: int, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the spread of four chains; one far from the data has no larger part than another.
+
+    Two chains are here with two of another process.
+    """
     chain, probes = bound(nn.Linear(2, 1), SGHMC, num_chains)
     probes[0] *= 100
     probes[1] = probes[1:].mean(0) * 1e-4  # on which chains agree but for the bias
@@ -105,12 +111,15 @@ def test_each_prediction_counts_in_its_own_deviations(num_chains: int, apart: bo
     weight, bias = (p.detach() for p in chain.sampler.params)
     predictions = (probes @ weight.mT + bias[:, None])[..., 0]
     raw = torch.randn(6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    if apart and num_chains == 4:
+    if num_chains == 2:
+        others = predictions + torch.tensor([[1.0], [-2.0]]) * predictions.std(0)
+        predictions = torch.cat([predictions, others])
+        monkeypatch.setattr(Processes, "of_all_chains", lambda *_: predictions.numpy())
+    if apart and len(predictions) == 4:
         deviation = predictions.std(0)
         assert float(deviation[0] / deviation.median()) > 50
         assert float(deviation[1] / deviation.median()) < 0.01
-        deviation[1] = 0.1 * deviation.median()
-        raw /= deviation
+        raw /= deviation.clamp_min(0.1 * deviation.median())
     torch.testing.assert_close(found(chain, probes).combinations, raw)
 
 
