@@ -469,7 +469,7 @@ def _bank() -> list[Trial]:
     found: dict[str, tuple[Callable[[], Problem], Recipe]] = {
         # Right: whole data, or little gradient noise; long enough for what the run says of them.
         "linear, SGLD": (linear, Recipe(SGLD, fraction=0.05)),
-        "linear, PSGLD": (linear, Recipe(PSGLD, fraction=0.05, thinning=30)),
+        "linear, PSGLD": (linear, Recipe(PSGLD, fraction=0.05, burn_in=1000, thinning=30)),
         "linear, SGHMC": (linear, Recipe(SGHMC)),
         "linear, SGNHT": (linear, Recipe(SGNHT)),
         "linear, NaturalLangevin": (linear, Recipe(NaturalLangevin, fraction=0.05, burn_in=1000)),
