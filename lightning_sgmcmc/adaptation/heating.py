@@ -170,20 +170,28 @@ def batch_law(chain: Chain, examples: int) -> BatchLaw:
 
 
 def jacobian(chain: Chain, batch: Batch) -> Tensor:
-    """Return the gradients of a few predictions for a batch, [P, d] or [K, P, d]."""
+    """Return the gradients of a few predictions for a batch, [P, d] or [K, P, d].
+
+    Processes that share a batch return the same, those that one process with all of it would.
+    """
     assert chain.target is not None
+    rank, size = chain.processes.rank, chain.processes.size
     dims, params = chain.target.chain_dims, chain.target.params
     with torch.enable_grad():
         predictions = chain.evaluate("predictive", batch, chain.own_batches)
         flat = predictions.reshape(*predictions.shape[:dims], -1)
-        places = torch.linspace(0, flat.shape[-1] - 1, min(_PREDICTIONS, flat.shape[-1])).long()
+        own = flat.shape[-1]
+        places = torch.linspace(0, own * size - 1, min(_PREDICTIONS, own * size)).long()
         rows = [
             torch.autograd.grad(
                 flat[..., i].sum(), params, retain_graph=True, materialize_grads=True
             )
-            for i in places.tolist()
+            if 0 <= i < own
+            else [torch.zeros_like(p) for p in params]  # another process's
+            for i in (places - rank * own).tolist()
         ]
-    J = torch.stack([flatten(list(row), dims) for row in rows], -2)
+    J = size * torch.stack([flatten(list(row), dims) for row in rows], -2)
+    chain.target.reduced([J])
     return J * joined_mask(params, chain.sampler.masks, dims).unsqueeze(-2)
 
 
