@@ -20,7 +20,7 @@ from lightning_sgmcmc.adaptation.heating import (
 )
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.chain.chain import CHOICES
-from lightning_sgmcmc.common.vectors import flatten, unflatten
+from lightning_sgmcmc.common.vectors import flatten, rows, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import (
@@ -108,17 +108,13 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     """
     target, sampler, estimator = chain.target, chain.sampler, chain.gradients
     assert target is not None
-    here = [p.detach().clone() for p in target.params]
+    here, dims = [p.detach().clone() for p in target.params], sampler.chain_dims
     estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
-
-    def flat(weights: Sequence[Tensor]) -> Tensor:
-        joined = flatten(weights, sampler.chain_dims)
-        return joined if sampler.chain_dims else joined.unsqueeze(0)
 
     def about(centre: Sequence[Tensor]) -> Heating:
         """Return the noise about a centre, of the chain's place and a likely one, the larger."""
         places = [here]
-        fresh = any(torch.eq(a, b).all() for a, b in zip(flat(centre), flat(here), strict=True))
+        fresh = bool((rows(centre, dims) == rows(here, dims)).all(-1).any())
         at_a_draw = fresh and chain.steps >= chain.draws.burn_in > chain.optimizer_steps
         move = _move(chain, directions, 2.0 if at_a_draw else 1.0)
         if move is not None:

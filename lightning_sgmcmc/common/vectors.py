@@ -18,6 +18,12 @@ def flatten(tensors: Sequence[Tensor], chain_dims: int = 0, out: Tensor | None =
     return torch.cat(parts, dim=-1) if out is None else torch.cat(parts, dim=-1, out=out)
 
 
+def rows(tensors: Sequence[Tensor], chain_dims: int = 0) -> Tensor:
+    """Join a list of tensors into one vector a chain, [K, d], [1, d] for one chain."""
+    flat = flatten(tensors, chain_dims)
+    return flat if chain_dims else flat[None]
+
+
 def unflatten(vector: Tensor, like: Sequence[Tensor], chain_dims: int = 0) -> list[Tensor]:
     """Split a vector [d] or [K, d] into views shaped like the tensors of ``like``."""
     parts = torch.split(vector, [t.shape[chain_dims:].numel() for t in like], dim=-1)

@@ -6,6 +6,7 @@ All functions take NumPy arrays (or what becomes one) with chains and draws in f
 
 from lightning_sgmcmc.diagnostics.autocorrelation import atuc, autocorrelation_time
 from lightning_sgmcmc.diagnostics.directions import (
+    FEWEST_CHAINS,
     PredictiveTemperature,
     directional_temperatures,
     predictive_temperature,
@@ -28,6 +29,7 @@ from lightning_sgmcmc.diagnostics.weighted import (
 )
 
 __all__ = [
+    "FEWEST_CHAINS",
     "MIN_DRAWS",
     "Alarm",
     "ConfigurationalTemperature",

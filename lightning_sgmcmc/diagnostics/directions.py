@@ -11,8 +11,8 @@ from scipy.stats import t as student_t
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, Array, as_traces, ess
 from lightning_sgmcmc.diagnostics.temperature import BLOCKS, Temperature, block_virials
 
-# Chains whose means give a centre and a standard error.
-_CHAINS = 4
+#: Chains whose means give a centre and a standard error.
+FEWEST_CHAINS = 4
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def predictive_temperature(
         return PredictiveTemperature(Temperature(nan, nan, 0), nan, nan, nan, 1.0, 0, nan, nan)
     g, x, y, w = (_blocks(trace) for trace in (value, force, spread, bend))
     means = g.mean(2)
-    if chains >= _CHAINS:
+    if chains >= FEWEST_CHAINS:
         own = means.mean(1, keepdims=True)
         centre = (own.sum(0, keepdims=True) - own) / (chains - 1)
     else:
@@ -206,7 +206,7 @@ def _temperature(virial: Array) -> Temperature:
     if not virial.shape[1]:
         return Temperature(float("nan"), float("nan"), 1)
     error = virial.std(ddof=1) / np.sqrt(virial.size)
-    if len(virial) >= _CHAINS:
+    if len(virial) >= FEWEST_CHAINS:
         error = max(error, virial.mean(1).std(ddof=1) / np.sqrt(len(virial)))
     return Temperature(float(virial.mean()), float(error), 1)
 
@@ -230,7 +230,7 @@ def _mean_error(means: Array) -> tuple[float, float]:
     units = means.reshape(-1, means.shape[-1])
     centre = units.mean(0)
     error = units.std(0, ddof=1) / np.sqrt(len(units))
-    if len(means) >= _CHAINS:
+    if len(means) >= FEWEST_CHAINS:
         error = np.maximum(error, means.mean(1).std(0, ddof=1) / np.sqrt(len(means)))
     square = float((centre**2 - error**2).mean())
     scores = np.abs(centre) / np.maximum(error, np.finfo(float).tiny)

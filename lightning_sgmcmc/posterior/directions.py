@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lightning_sgmcmc.adaptation import Directions, leading_directions
 from lightning_sgmcmc.chain import Chain
-from lightning_sgmcmc.common.vectors import dot, flatten, joined_mask, unflatten
+from lightning_sgmcmc.common.vectors import dot, flatten, joined_mask, rows, unflatten
+from lightning_sgmcmc.diagnostics import FEWEST_CHAINS
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.posterior.held_out import PROBES, evaluating, probed, probed_outputs
 from lightning_sgmcmc.posterior.predict import cut
@@ -26,8 +27,6 @@ _SOLVER_STEPS = 8
 _SOLVED = 1e-4
 # Gradients from one draw to the next for each combination whose gradient every draw evaluates.
 _GRADIENTS_EACH = 8
-# Chains whose spread tells the deviations of predictions.
-_CHAINS = 4
 
 #: What is noted of each draw: see :meth:`FollowedDirections.record`.
 TRACES = (
@@ -75,15 +74,13 @@ class FollowedDirections:
         """How many of the m are leading directions."""
         return self.eigenvalues.shape[-1]
 
-    def record(
-        self, chain: Chain, gradient: Sequence[Tensor], probes: Batch | None
-    ) -> dict[str, Tensor]:
+    def record(self, chain: Chain, gradient: Sequence[Tensor], probes: Batch) -> dict[str, Tensor]:
         """Return what a draw leaves, in float64 on the CPU.
 
         Args:
             chain: The chain, at the draw.
             gradient: grad U there.
-            probes: The batch whose predictions count, as for :func:`find_directions`.
+            probes: The examples whose predictions count, as for :func:`find_directions`.
 
         Returns:
             ``coordinates`` a_i' theta and ``forces`` v_i' grad U, [K, m]; ``values`` u_j' f and
@@ -94,8 +91,8 @@ class FollowedDirections:
             which the head's own draws bring, [K, q].
         """
         dims, params = chain.sampler.chain_dims, chain.sampler.params
-        theta = _rows(params, dims)
-        force = _rows(gradient, dims)
+        theta = rows(params, dims)
+        force = rows(gradient, dims)
         spacing = chain.draws.thinning * chain.sampler.gradients_per_step
         count = max(1, min(len(self.combinations), spacing // _GRADIENTS_EACH))
         values, moving = self._predictions(chain, force, probes, count)
@@ -110,7 +107,7 @@ class FollowedDirections:
         return {kind: value.double().cpu() for kind, value in found.items()}
 
     def _predictions(
-        self, chain: Chain, force: Tensor, probes: Batch | None, count: int
+        self, chain: Chain, force: Tensor, probes: Batch, count: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         sampler, target = chain.sampler, chain.target
         assert target is not None
@@ -122,8 +119,9 @@ class FollowedDirections:
         z = (2.0 * signs - 1).to(force).expand_as(force) * free
         pushed = self._metric(sampler.preconditioner, params, dims, z) * free / target.num_data
         values = force.new_zeros(len(force), len(self.combinations))
-        rows: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[-3:]}
-        with math_attention(), _Predicting(chain, probes) as flat, torch.enable_grad():
+        found: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[-3:]}
+        with math_attention(), torch.enable_grad():
+            flat = _predictions(chain, probes)
             combined = flat @ self.combinations.to(flat).mT
             values = combined.detach()
             for j in range(count if combined.requires_grad else 0):
@@ -134,13 +132,13 @@ class FollowedDirections:
                     create_graph=True,
                     materialize_grads=True,
                 )
-                a = _rows(grads, dims) * free
+                a = rows(grads, dims) * free
                 v = self._metric(sampler.preconditioner, params, dims, a.detach()) * free
                 v = v / target.num_data
-                rows["moving_forces"].append((v * force).sum(-1))
-                rows["spreads"].append((v * a.detach()).sum(-1))
-                rows["bends"].append(_second(a, pushed, z, params, dims))
-        return values, {k: torch.stack(r, -1) for k, r in rows.items() if r}
+                found["moving_forces"].append((v * force).sum(-1))
+                found["spreads"].append((v * a.detach()).sum(-1))
+                found["bends"].append(_second(a, pushed, z, params, dims))
+        return values, {k: torch.stack(r, -1) for k, r in found.items() if r}
 
     def _metric(
         self, preconditioner: Preconditioner, params: Sequence[Tensor], dims: int, a: Tensor
@@ -163,28 +161,15 @@ class FollowedDirections:
 Vector = Callable[[Tensor], Tensor]
 
 
-class _Predicting:
-    """The predictions that combinations count, [K, P], with a graph to the weights."""
-
-    def __init__(self, chain: Chain, probes: Batch | None) -> None:
-        self._chain, self._probes = chain, probes
-
-    def __enter__(self) -> Tensor:
-        chain, probes = self._chain, self._probes
-        self._training = chain.task.training
-        chain.task.eval()
-        own = probes is None and chain.own_batches
-        batch = chain.minibatch(0) if probes is None else probes
-        with torch.enable_grad():
-            if chain.head is not None:  # its own spread is exact, and no temperature of the chain
-                columns = probed_outputs(chain.head.outputs)
-                predictions = chain.head.expected(chain.minibatch(0), batch, columns)
-            else:
-                predictions = chain.evaluate("predictive", batch, own)
-            return probed(predictions if chain.sampler.chain_dims else predictions[None])
-
-    def __exit__(self, *error: object) -> None:
-        self._chain.task.train(self._training)
+def _predictions(chain: Chain, probes: Batch) -> Tensor:
+    """Return the predictions that combinations count, [K, P]."""
+    with evaluating(chain.task):
+        if chain.head is not None:  # its own spread is exact, and no temperature of the chain
+            columns = probed_outputs(chain.head.outputs)
+            predictions = chain.head.expected(chain.minibatch(0), probes, columns)
+        else:
+            predictions = chain.evaluate("predictive", probes)
+    return probed(predictions if chain.sampler.chain_dims else predictions[None])
 
 
 @torch.no_grad()
@@ -197,9 +182,7 @@ def examples_needed(chain: Chain, probes: Batch) -> int:
     return -(-PROBES // max(1, outputs))
 
 
-def find_directions(
-    chain: Chain, batches: Sequence[Batch], probes: Batch | None
-) -> FollowedDirections:
+def find_directions(chain: Chain, batches: Sequence[Batch], probes: Batch) -> FollowedDirections:
     """Return the directions to follow, from a chain's weights and C as they stand.
 
     The solution v of H v = a starts from its part in the leading directions and goes on by
@@ -210,8 +193,7 @@ def find_directions(
     Args:
         chain: The chain, bound to its data.
         batches: Equally large minibatches that stand for the data.
-        probes: A batch whose predictions count, the same for all chains; None takes training
-            examples.
+        probes: Examples whose predictions count, the same for all chains and processes.
     """
     target, sampler = chain.target, chain.sampler
     assert target is not None
@@ -241,7 +223,8 @@ def find_directions(
             scale = dot(z, v).rsqrt()
             covectors.append((z * scale).unsqueeze(-2))
             vectors.append((v * scale).unsqueeze(-2))
-        with math_attention(), _Predicting(chain, probes) as flat, torch.enable_grad():
+        with math_attention(), torch.enable_grad():
+            flat = _predictions(chain, probes)
             generator = torch.Generator().manual_seed(0)
             combinations = torch.randn(
                 count[2], flat.shape[1], generator=generator, dtype=torch.float64
@@ -269,26 +252,27 @@ def find_directions(
         if rests:
             median = torch.stack(rests, -1).nanmedian(-1).values
             rest = torch.where(torch.isfinite(median) & (median > 0), median, rest)
-    rows = (free.shape[0] if dims else 1, -1)
+    shape = (free.shape[0] if dims else 1, -1)
 
     def chains(tensors: list[Tensor]) -> Tensor:
-        return torch.cat(tensors, dim=-2).reshape(rows[0], -1, free.shape[-1])
+        return torch.cat(tensors, dim=-2).reshape(shape[0], -1, free.shape[-1])
 
-    nothing = free.new_zeros(rows[0], 0)
+    nothing = free.new_zeros(shape[0], 0)
     return FollowedDirections(
         chains(vectors),
         chains(covectors),
-        leading.eigenvalues.reshape(rows),
-        torch.stack(solutions, -2).reshape(rows[0], -1, free.shape[-1])
+        leading.eigenvalues.reshape(shape),
+        torch.stack(solutions, -2).reshape(shape[0], -1, free.shape[-1])
         if solutions
-        else free.new_zeros(rows[0], 0, free.shape[-1]),
-        torch.stack(variances, -1).reshape(rows) if variances else nothing,
-        rest.reshape(rows[0]),
+        else free.new_zeros(shape[0], 0, free.shape[-1]),
+        torch.stack(variances, -1).reshape(shape) if variances else nothing,
+        rest.reshape(shape[0]),
         combinations,
     )
 
 
-def _deviations(chain: Chain, probes: Batch | None) -> Tensor:
+@torch.no_grad()
+def _deviations(chain: Chain, probes: Batch) -> Tensor:
     """Return how far predictions of all chains are apart, [P], ones where that is unknown.
 
     It stands for their posterior deviations, the part that an exact head's own draws bring
@@ -297,12 +281,11 @@ def _deviations(chain: Chain, probes: Batch | None) -> Tensor:
     """
 
     def of_all(values: Tensor) -> Tensor:
-        own = values.detach().double()
+        own = values.double()
         return torch.from_numpy(chain.processes.of_all_chains(own.cpu().numpy(), own.device))
 
-    with _Predicting(chain, probes) as flat:
-        every = of_all(flat)
-    if len(every) < _CHAINS:
+    every = of_all(_predictions(chain, probes))
+    if len(every) < FEWEST_CHAINS:
         return torch.ones_like(every[0])
     variance = every.var(0)
     if chain.head is not None:
@@ -313,18 +296,17 @@ def _deviations(chain: Chain, probes: Batch | None) -> Tensor:
     return deviation.clamp_min(least) if least > 0 else torch.ones_like(deviation)
 
 
-def _head_variances(chain: Chain, probes: Batch | None, combinations: Tensor) -> Tensor:
+def _head_variances(chain: Chain, probes: Batch, combinations: Tensor) -> Tensor:
     """Return the variances of combinations of predictions that the head's own draws bring."""
     assert chain.head is not None
-    whole = chain.minibatch(0)
     columns = len(range(chain.head.outputs)[probed_outputs(chain.head.outputs)])
     examples = -(-combinations.shape[1] // columns)
     missing = examples * columns - combinations.shape[1]
     factors = torch.nn.functional.pad(combinations, (0, missing))
     with evaluating(chain.task):
         found = chain.head.variances(
-            whole,
-            cut(whole if probes is None else probes, slice(0, examples)),
+            chain.minibatch(0),
+            cut(probes, slice(0, examples)),
             factors.reshape(len(factors), examples, columns),
         )
     return found if chain.sampler.chain_dims else found[None]
@@ -337,13 +319,8 @@ def _free(chain: Chain) -> Tensor:
     return free if sampler.chain_dims else free[None]
 
 
-def _rows(tensors: Sequence[Tensor], dims: int) -> Tensor:
-    flat = flatten(list(tensors), dims)
-    return flat if dims else flat[None]
-
-
-def _products(rows: Tensor, flat: Tensor) -> Tensor:
-    return (rows @ flat.detach().unsqueeze(-1)).squeeze(-1)
+def _products(vectors: Tensor, flat: Tensor) -> Tensor:
+    return (vectors @ flat.detach().unsqueeze(-1)).squeeze(-1)
 
 
 def _second(a: Tensor, pushed: Tensor, z: Tensor, params: Sequence[Tensor], dims: int) -> Tensor:
@@ -352,7 +329,7 @@ def _second(a: Tensor, pushed: Tensor, z: Tensor, params: Sequence[Tensor], dims
     if not inner.requires_grad:
         return z.new_zeros(len(z))
     grads = torch.autograd.grad(inner, params, retain_graph=True, materialize_grads=True)
-    return (_rows(grads, dims) * z).sum(-1)
+    return (rows(grads, dims) * z).sum(-1)
 
 
 def _solve(

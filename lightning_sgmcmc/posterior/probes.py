@@ -20,6 +20,7 @@ from lightning_sgmcmc.posterior.directions import (
     examples_needed,
     find_directions,
 )
+from lightning_sgmcmc.posterior.held_out import PROBES
 from lightning_sgmcmc.posterior.predict import cut
 from lightning_sgmcmc.posterior.traces import Traces
 from lightning_sgmcmc.target import Batch
@@ -69,7 +70,8 @@ class Probes:
     Args:
         chain: The chain.
         traces: Where the traces are kept.
-        probes: A batch whose predictions count for the directions; None takes training examples.
+        probes: Examples whose predictions count for the directions; None takes some of the training
+            data, spread evenly over them.
     """
 
     def __init__(self, chain: Chain, traces: Traces, probes: Batch | None = None) -> None:
@@ -96,7 +98,9 @@ class Probes:
         dims = sampler.chain_dims
         found = {"weights": self._pick(sampler.params, dims)}
         if chain.stream is not None and target is not None:
-            if self._probes is not None and self._examples is None and sampler.temperature:
+            if self._probes is None:
+                self._probes = chain.stream.spread(PROBES)
+            if self._examples is None and sampler.temperature:
                 self._examples = examples_needed(chain, self._probes)
             gradient = gradient_of_potential(target, self._unseen(chain))
             found["forces"] = self._pick(gradient, dims)
@@ -109,7 +113,7 @@ class Probes:
             found["predictions"] = predictions.reshape(-1, predictions.shape[-1])
         return found
 
-    def _chosen(self) -> Batch | None:
+    def _chosen(self) -> Batch:
         """Return the examples whose predictions count for the directions."""
         return cut(self._probes, slice(0, self._examples))
 
@@ -170,7 +174,8 @@ class Probes:
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore the directions on a device."""
         self._examples, followed = state["examples"], state["directions"]
-        if followed is not None:
+        # An earlier version followed predictions of a minibatch where there was no held-out set.
+        if followed is not None and self._examples is not None:
             self.directions = FollowedDirections(**{k: t.to(device) for k, t in followed.items()})
 
 

@@ -23,6 +23,7 @@ import sys, warnings
 warnings.filterwarnings("ignore")
 from functools import partial
 from pathlib import Path
+import lightning as L
 import torch
 from torch import nn
 from safetensors.torch import save_file
@@ -71,15 +72,22 @@ class Few(ToyData):  # a batch for the first process, none for the second
     def test_dataloader(self):
         return DataLoader(TensorDataset(*toy_data(2, 30)), batch_size=30)
 
+class Alone(L.LightningDataModule):  # nothing held out: directions are of training examples
+    def train_dataloader(self):
+        return ToyData().train_dataloader()
+
 module = Module(make, net, burn_in=100, thinning=20, **chosen)
 extra = {"strategy": "ddp", "devices": processes} if processes > 1 else {}
 run = trainer(folder, 200, [ChainCheckpoint(70)], **extra)
-run.fit(module, datamodule=Few() if sampler == "hasgld" else ToyData())
+run.fit(module, datamodule={"hasgld": Few, "svrg": Alone}.get(sampler, ToyData)())
 rank = module.global_rank
 save_file({n: p.detach() for n, p in module.named_parameters()}, folder / f"rank{rank}.safetensors")
 keep = run.lightning_module.kept
-result = keep.ensemble("test")
-found = {"mean": result.mean, "std": result.epistemic_std}
+followed = keep.probes.directions  # the sign of an eigenvector is any
+found = {n: getattr(followed, n) for n in ("eigenvalues", "solutions", "variances", "combinations")}
+save_file(found, folder / f"directions{rank}.safetensors")
+results = [keep.ensemble(name) for name in keep.held_out if name == "test"]
+found = {n: getattr(r, n) for r in results for n in ("mean", "epistemic_std")}
 save_file(found, folder / f"ensemble{rank}.safetensors")
 """
 
@@ -121,6 +129,11 @@ def test_two_processes_are_one_chain(tmp_path: Path, sampler: str) -> None:
         single, joint = (load_file(f / "samples/chain0" / name) for f in (one, two))
         for key, value in single.items():
             torch.testing.assert_close(joint[key], value, rtol=1e-6, atol=1e-7)
+    single = load_file(one / "directions0.safetensors")
+    for rank in (0, 1):
+        joint = load_file(two / f"directions{rank}.safetensors")
+        for key, value in single.items():
+            torch.testing.assert_close(joint[key], value, rtol=1e-9, atol=1e-9)
     ensembles = [
         load_file(f) for f in (one / "ensemble0.safetensors", two / "ensemble1.safetensors")
     ]
