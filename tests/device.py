@@ -190,6 +190,7 @@ ON_THE_CPU = {
     "lightning_sgmcmc/test_kernels.py": "compiled loops for the CPU",
     "lightning_sgmcmc/steps/": "compiled loops for the CPU",
     "lightning_sgmcmc/callbacks/test_label.py": "names",
+    "lightning_sgmcmc/callbacks/test_freed_memory.py": "the host's memory",
     "lightning_sgmcmc/callbacks/test_subnormals.py": "a mode of the CPU's arithmetic",
     "lightning_sgmcmc/chain/test_processes.py": "processes that share the CPU",
     "lightning_sgmcmc/common/": "names, files and lists",

@@ -4,6 +4,7 @@ from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
 from lightning_sgmcmc.callbacks.distillation import Distillation
 from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.callbacks.finish import Finish
+from lightning_sgmcmc.callbacks.freed_memory import KeepFreedMemory
 from lightning_sgmcmc.callbacks.guard import ChainDivergedError, ChainGuard, ReplicasDifferError
 from lightning_sgmcmc.callbacks.own import own_callbacks
 from lightning_sgmcmc.callbacks.progress import ChainProgress
@@ -20,6 +21,7 @@ __all__ = [
     "FlushSubnormals",
     "GradualPruning",
     "KeepDraws",
+    "KeepFreedMemory",
     "ReplicasDifferError",
     "own_callbacks",
 ]

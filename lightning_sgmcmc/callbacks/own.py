@@ -14,6 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
 from lightning_sgmcmc.callbacks.draws import KeepDraws
 from lightning_sgmcmc.callbacks.finish import Finish
+from lightning_sgmcmc.callbacks.freed_memory import KeepFreedMemory
 from lightning_sgmcmc.callbacks.guard import ChainGuard
 from lightning_sgmcmc.callbacks.progress import ChainProgress
 from lightning_sgmcmc.callbacks.subnormals import FlushSubnormals
@@ -22,11 +23,12 @@ from lightning_sgmcmc.callbacks.subnormals import FlushSubnormals
 def own_callbacks(trainer: L.Trainer, budget: int, dtype: str) -> list[L.Callback]:
     """Return the callbacks of a run that a Trainer does not have yet.
 
-    A run keeps draws, stops where it diverges, takes subnormal numbers for zero and is summed up.
-    Where the Trainer checkpoints, the chain's checkpoints take the place of Lightning's default
-    ``ModelCheckpoint``, which would write one at the end of every epoch; one with settings of its
-    own stays. Where it shows progress, the chain's bar takes the place of Lightning's, which counts
-    epochs. A ``fast_dev_run`` leaves no file, and a ``barebones`` run takes steps alone.
+    A run keeps draws, stops where it diverges, takes subnormal numbers for zero, keeps the memory
+    that its steps free and is summed up. Where the Trainer checkpoints, the chain's checkpoints
+    take the place of Lightning's default ``ModelCheckpoint``, which would write one at the end of
+    every epoch; one with settings of its own stays. Where it shows progress, the chain's bar takes
+    the place of Lightning's, which counts epochs. A ``fast_dev_run`` leaves no file, and a
+    ``barebones`` run takes steps alone.
 
     Args:
         trainer: The Trainer; what gives way is taken from its callbacks.
@@ -35,10 +37,11 @@ def own_callbacks(trainer: L.Trainer, budget: int, dtype: str) -> list[L.Callbac
     """
     given: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     fitting, dry = trainer.state.fn == TrainerFn.FITTING, bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+    of_steps: list[L.Callback] = [FlushSubnormals(), KeepFreedMemory()]
     if trainer.barebones:
-        return [FlushSubnormals()]
+        return of_steps
     # Also where checkpoints are tested, of which they have a part.
-    own: list[L.Callback] = [KeepDraws(budget, dtype), ChainGuard(), FlushSubnormals()]
+    own: list[L.Callback] = [KeepDraws(budget, dtype), ChainGuard(), *of_steps]
     if fitting and not dry:
         own.append(Finish())
     if fitting and not dry and any(isinstance(callback, Checkpoint) for callback in given):

@@ -139,17 +139,20 @@ class _CollapsedNLL(torch.autograd.Function):
         if torch.is_grad_enabled():  # of a second derivative
             root, mean = _conditional(phi, log_sigma, columns, precision)
         half = torch.linalg.solve_triangular(root, phi.mT, upper=False)
-        projected = torch.linalg.solve_triangular(root.mT, half, upper=True).mT
-        residual, variance = columns - phi @ mean, torch.exp(2 * log_sigma)
-        of_phi = ctx.outputs * projected - residual @ mean.mT / variance[..., None, None]
-        freedom = phi.shape[-2] - (phi * projected).sum((-2, -1))
-        misfit = residual.square().sum((-2, -1)) + rest
-        of_scale = ctx.outputs * freedom - misfit / variance
-        of_targets: list[Tensor | None] = [None, None]
+        residual = columns - phi @ mean
+        outputs, weight = grad * ctx.outputs, grad * torch.exp(-2 * log_sigma)
+        # Both terms of d / dPhi are L^-T times vectors, A = L L'.
+        fitted = (weight[..., None, None] * (root.mT @ mean)) @ residual.mT
+        both = outputs[..., None, None] * half - fitted
+        of_phi = torch.linalg.solve_triangular(root.mT, both, upper=True).mT
+        found: list[Tensor | None] = [of_phi, None, None, None, None, None]
+        if ctx.needs_input_grad[1]:
+            freedom = phi.shape[-2] - half.square().sum((-2, -1))
+            misfit = residual.square().sum((-2, -1)) + rest
+            found[1] = outputs * freedom - weight * misfit
         if ctx.needs_input_grad[2]:
-            of_columns = residual / variance[..., None, None]
-            of_targets = [grad[..., None, None] * of_columns, 0.5 * grad / variance]
-        return grad[..., None, None] * of_phi, grad * of_scale, *of_targets, None, None
+            found[2:4] = weight[..., None, None] * residual, 0.5 * weight
+        return tuple(found)
 
 
 def conditional_mean(
