@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+# Numbers that are joined sooner than summed tensor by tensor.
+_FEW = 2**17
+
 
 def flatten(tensors: Sequence[Tensor], chain_dims: int = 0, out: Tensor | None = None) -> Tensor:
     """Join a list of tensors into one vector [d], or [K, d] for K chains, new unless given."""
@@ -51,11 +54,11 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 def inner(xs: Sequence[Tensor], ys: Sequence[Tensor], chain_dims: int = 0) -> Tensor:
     """Return the inner product of two lists of tensors in float64, [] or [K] for K chains."""
-    products = [
-        (x * y).reshape(*x.shape[:chain_dims], -1).sum(-1, dtype=torch.float64)
-        for x, y in zip(xs, ys, strict=True)
-    ]
-    return torch.stack(products).sum(0)
+    products = torch._foreach_mul(list(xs), list(ys))
+    if sum(p.numel() for p in products) < _FEW:  # a sum takes less than a call for each tensor
+        return flatten(products, chain_dims).sum(-1, dtype=torch.float64)
+    sums = [p.reshape(*p.shape[:chain_dims], -1).sum(-1, dtype=torch.float64) for p in products]
+    return torch.stack(sums).sum(0)
 
 
 def per_chain(values: Tensor, like: Tensor) -> Tensor:

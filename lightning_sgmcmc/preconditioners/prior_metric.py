@@ -59,5 +59,5 @@ class PriorMetric(Diagonal):
 
     def inverse_norm(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the sum of vectors^2 / v."""
-        scaled = [x * p for x, p in zip(vectors, self._precision, strict=True)]
+        scaled = torch._foreach_mul(list(vectors), self._precision)
         return inner(scaled, vectors, self.chain_dims)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.common.vectors import per_chain
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 from lightning_sgmcmc.samplers.base import Sampler
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
 from lightning_sgmcmc.samplers.free_weights import count_free
@@ -75,7 +75,7 @@ class Microcanonical(Sampler):
         self.adapting = True
         self._spread = Spread()
         self._free: Tensor | None = None
-        self._velocity: list[Tensor] = []
+        self._velocity: Tensor | None = None  # [d] or [K, d]
         self._arc: Tensor | None = None  # eps of the step that the next B ends, None where unknown
         self._chosen: float | None = None  # L, from freeze on
 
@@ -101,7 +101,7 @@ class Microcanonical(Sampler):
     @property
     def velocity(self) -> list[Tensor]:
         """w, empty before the first step."""
-        return self._velocity
+        return [] if self._velocity is None else self._parts(self._velocity)
 
     def max_stable_lr(self, eigenvalue: float) -> float:
         """Return 4 / eigenvalue, where dt^2 lambda_max(C^(1/2) (grad^2 U) C^(1/2)) = 4."""
@@ -130,7 +130,7 @@ class Microcanonical(Sampler):
 
     def _forget(self) -> None:
         """Draw the velocity anew at the next step, and count the weights."""
-        self._velocity, self._arc, self._free = [], None, None
+        self._velocity, self._arc, self._free = None, None, None
 
     def _count(self) -> Tensor:
         """Return d, [] or [K]; 2 where every weight is masked and nothing moves."""
@@ -151,26 +151,25 @@ class Microcanonical(Sampler):
     def formula(self, grads: list[Tensor]) -> None:
         """Take the steps B, B, A, O and A."""
         assert self.num_data is not None
-        force = self.drift(grads)
-        size = self._norm(force)
-        minus = [per_chain(-1 / size.clamp_min(torch.finfo(f.dtype).tiny), f) for f in force]
-        torch._foreach_mul_(force, [m.to(f.dtype) for m, f in zip(minus, force, strict=True)])
+        force = flatten(self.drift(grads), self.chain_dims)
+        size = self._normalise(force)
+        force.neg_()
         slope = size * self.num_data / (2 * self.temperature * (self._count() - 1))
-        if not self._velocity:
-            self._velocity = [z.clone() for z in self.noise()]
-            self._normalise()
+        w = self._velocity
+        if w is None:
+            w = self._velocity = flatten(self.noise(), self.chain_dims)
+            self._normalise(w)
         elif self._arc is not None:
             if not self.preconditioner.frozen:
-                self._normalise()
-            self._arrive(self._turn(force, self._arc * slope))
+                self._normalise(w)
+            self._arrive(self._turn(w, force, self._arc * slope))
         self._arc = self.step_length
-        self._depart(self._turn(force, self._arc * slope))
-        half = [per_chain(self._arc / 2, p).to(p.dtype) for p in self.params]
-        torch._foreach_addcmul_(self.params, self._velocity, half)
-        self._refresh(self._arc / self.decoherence_length)
-        torch._foreach_addcmul_(self.params, self._velocity, half)
+        self._depart(self._turn(w, force, self._arc * slope))
+        self._travel(w, self._arc / 2)
+        self._refresh(w, self._arc / self.decoherence_length)
+        self._travel(w, self._arc / 2)
         if self.adapting and self.length == "auto":
-            self._spread.update(self.params, self._square)
+            self._spread.update(self.params, self._square_of)
 
     def _arrive(self, gained: Tensor) -> None:
         """Take in the kinetic energy that the last B of a step has gained, [] or [K]."""
@@ -178,7 +177,11 @@ class Microcanonical(Sampler):
     def _depart(self, gained: Tensor) -> None:
         """Take in the kinetic energy that the first B of a step has gained, [] or [K]."""
 
-    def _turn(self, e: list[Tensor], y: Tensor) -> Tensor:
+    def _travel(self, w: Tensor, arc: Tensor) -> None:
+        """Move the weights by so much along w (A)."""
+        torch._foreach_add_(self.params, self._parts(_each(arc, w) * w))
+
+    def _turn(self, w: Tensor, e: Tensor, y: Tensor) -> Tensor:
         """Turn w towards the unit vector e, in place (B).
 
         With z = exp(-x) the new w has the direction of 2 z w + (1 - z)(1 + z + c (1 - z)) e, in
@@ -187,40 +190,40 @@ class Microcanonical(Sampler):
         Returns:
             The kinetic energy gained, (d - 1) log(cosh x + c sinh x), [] or [K].
         """
-        w, d = self._velocity, self._count()
+        d = self._count()
         x = y * (1 + (d - 1) * (d - 2) / (3 * d * (d + 2)) * y.square())
-        c = self._square(list(torch._foreach_add(w, e))) / 2 - 1
+        c = self._square(w + e) / 2 - 1
         z = torch.exp(-x)
         ahead = (1 - z) * (1 + z + c * (1 - z))
-        torch._foreach_mul_(w, [per_chain(2 * z, v).to(v.dtype) for v in w])
-        torch._foreach_addcmul_(w, e, [per_chain(ahead, v).to(v.dtype) for v in w])
-        self._normalise()
+        w.mul_(_each(2 * z, w)).addcmul_(e, _each(ahead, w))
+        self._normalise(w)
         double = (1 + c).clamp_min(0) + (1 - c) * z.square()
         return (d - 1) * (x + torch.log(double.clamp_min(1e-300) / 2))
 
-    def _refresh(self, forgotten: Tensor) -> None:
+    def _refresh(self, w: Tensor, forgotten: Tensor) -> None:
         """Mix the direction of w with noise, in place (O); mu = exp(-forgotten)."""
-        w = self._velocity
         spread = (-torch.expm1(-2 * forgotten) / self._count()).sqrt()
-        torch._foreach_mul_(w, [per_chain(torch.exp(-forgotten), v).to(v.dtype) for v in w])
-        scale = [per_chain(spread, v).to(v.dtype) for v in w]
-        torch._foreach_addcmul_(w, self.noise(), scale)
-        self._normalise()
+        w.mul_(_each(torch.exp(-forgotten), w))
+        w.addcmul_(flatten(self.noise(), self.chain_dims), _each(spread, w))
+        self._normalise(w)
 
-    def _square(self, vectors: list[Tensor]) -> Tensor:
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        return unflatten(vector, self.params, self.chain_dims)
+
+    def _square(self, vector: Tensor) -> Tensor:
         """Return v' C^-1 v, [] or [K]."""
-        square = self.preconditioner.inverse_norm(vectors)
+        return self._square_of(self._parts(vector))
+
+    def _square_of(self, parts: list[Tensor]) -> Tensor:
+        square = self.preconditioner.inverse_norm(parts)
         assert square is not None
         return square.double()
 
-    def _norm(self, vectors: list[Tensor]) -> Tensor:
-        return self._square(vectors).sqrt()
-
-    def _normalise(self) -> None:
-        """Give w the length 1."""
-        w, size = self._velocity, self._norm(self._velocity)
-        each = [per_chain(1 / size.clamp_min(torch.finfo(v.dtype).tiny), v) for v in w]
-        torch._foreach_mul_(w, [x.to(v.dtype) for x, v in zip(each, w, strict=True)])
+    def _normalise(self, vector: Tensor) -> Tensor:
+        """Give a vector the length 1, in place, and return its length before."""
+        size = self._square(vector).sqrt()
+        vector.mul_(_each(1 / size.clamp_min(torch.finfo(vector.dtype).tiny), vector))
+        return size
 
     def set_masks(self, masks: Sequence[Tensor] | None) -> None:
         """Hold weights at zero where a mask is zero, and draw the velocity of the others anew."""
@@ -231,7 +234,7 @@ class Microcanonical(Sampler):
         """Return the chain's state, with its velocity and what it has adapted."""
         state = super().state_dict()
         state["chain"]["microcanonical"] = {
-            "velocity": self._velocity,
+            "velocity": self.velocity,
             "arc": self._arc,
             "adapting": self.adapting,
             "spread": self._spread.state_dict(),
@@ -244,7 +247,13 @@ class Microcanonical(Sampler):
         super().load_state_dict(state_dict)
         state, device = state_dict["chain"]["microcanonical"], self.params[0].device
         self._free = None
-        self._velocity = [v.to(device).clone() for v in state["velocity"]]
+        velocity = [v.to(device) for v in state["velocity"]]
+        self._velocity = flatten(velocity, self.chain_dims) if velocity else None
         self._arc = None if state["arc"] is None else state["arc"].to(device)
         self.adapting, self._chosen = state["adapting"], state["length"]
         self._spread.load_state_dict(state["spread"], device)
+
+
+def _each(values: Tensor, like: Tensor) -> Tensor:
+    """Return a value of each chain, [] or [K], as a factor of vectors [d] or [K, d]."""
+    return values.unsqueeze(-1).to(like.dtype)
