@@ -41,7 +41,7 @@ KINDS = {
     "4 chains, 50 SiLU": [],
     "4 chains, 200 SiLU": ["--model.net.hidden=[200]"],
     "6 chains, 3 x 32 tanh, noise by a network": [
-        "--num_chains=6",
+        "--model.num_chains=6",
         "--model.net.hidden=[32,32,32]",
         "--model.net.activation=tanh",
         "--model.noise=input",

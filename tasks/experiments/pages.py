@@ -78,6 +78,7 @@ _COSTS = [
     "chains",
     "darcy",
     "estimators",
+    "memory",
     "nuts",
     "permeability",
     "predict",
