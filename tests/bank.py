@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -33,10 +32,9 @@ from lightning_sgmcmc import (
     NaturalLangevin,
 )
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
-from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
-from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.posterior import KeptDraws, diagnose
 from lightning_sgmcmc.posterior.held_out import HeldOut
 
 #: Predictive moments of the problems without a closed form.
@@ -226,17 +224,16 @@ def run(problem: Problem, recipe: Recipe) -> Outcome:
     law = "full" if recipe.batch is None else recipe.sampling
     chain.bind(BatchStream(data, recipe.batch or len(data[0]), law))
     adaptation = Adaptation(chain, StepSize(recipe.fraction, max_gradient_noise=recipe.bound))
-    with tempfile.TemporaryDirectory() as folder:
-        kept = task.kept = KeptDraws(chain, {"test": HeldOut([probes])}, Path(folder), budget=0)
+    kept = task.kept = KeptDraws(chain, {"test": HeldOut([probes])}, Path(), budget=0)
+    adaptation.after_step()
+    at_a_draw = []
+    while kept.num_draws < recipe.draws:
+        chain.advance(chain.minibatch())
         adaptation.after_step()
-        at_a_draw = []
-        while kept.num_draws < recipe.draws:
-            chain.advance(chain.minibatch())
-            adaptation.after_step()
-            if chain.draws.keeps(chain.steps):
-                kept.keep()
-                at_a_draw.append(chain.num_gradients)
-        diagnostics = results.diagnostics(task, adaptation.stability)
+        if chain.draws.keeps(chain.steps):
+            kept.keep()
+            at_a_draw.append(chain.num_gradients)
+    diagnostics = diagnose(kept, adaptation.stability)
     drawn = kept.probes.trace("predictions")
     scale = (problem.deviation**2).mean()
     ratio = drawn.reshape(-1, drawn.shape[-1]).var(0).mean() / scale

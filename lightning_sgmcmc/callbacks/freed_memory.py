@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import lightning as L
+import torch
 
 # Of glibc's malloc.h: what keeps, and the largest block that comes from what is kept.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -27,13 +28,12 @@ class KeepFreedMemory(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begin."""
-        if pl_module.device.type == "cpu":
-            keep()
+        keep(pl_module.device)
 
 
-def keep() -> bool:
-    """Let the allocator keep freed memory, and return whether it does."""
-    mallopt = _mallopt()
+def keep(device: torch.device) -> bool:
+    """Let the allocator keep memory that steps on a device free, and return whether it does."""
+    mallopt = _mallopt() if device.type == "cpu" else None
     if mallopt is None or any(name in os.environ for name in _SETTINGS):
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK) and mallopt(_TRIM_THRESHOLD, _KEPT))

@@ -13,6 +13,8 @@ from lightning_sgmcmc.diagnostics.temperature import BLOCKS, Temperature, block_
 
 #: Chains whose means give a centre and a standard error.
 FEWEST_CHAINS = 4
+# A ratio of variances below which a chain hardly moves.
+_STILL = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,24 @@ def predictive_temperature(
         <(g_j - c_j) v_j' grad U> = T <v_j' grad g_j + (g_j - c_j) div v_j>,
         <v_j' grad U> = T <div v_j>
 
-    under exp(-U/T), so that the sums over j of both sides of the first have the ratio T. Where f is
-    linear in the weights and U quadratic, v_j = (grad^2 U)^-1 grad g_j makes v_j' grad U the
-    distance of g_j from its true mean: the ratio is then T times the chain's variance of the g_j
-    over the true one, and <v_j' grad U> / sqrt(T v_j' grad g_j) the error of the mean of g_j in
-    true deviations. Elsewhere both are identities that a right chain fulfils whatever v_j is.
+    under exp(-U/T). The temperature is the ratio of the sums over j of
+
+        <(g_j - c_j) (v_j' grad U - T div v_j)>   and   <v_j' grad g_j>
+
+    at the stated T, which it is in a right chain whatever v_j is. Where f is linear in the weights
+    and U quadratic, v_j = (grad^2 U)^-1 grad g_j makes v_j' grad U the distance of g_j from its
+    true mean: the ratio is then T times the chain's variance of the g_j over the true one, and
+    <v_j' grad U> / sqrt(T v_j' grad g_j) the error of the mean of g_j in true deviations. Where f
+    is not linear its variance follows that of the weights more or less. So does this ratio: T div
+    v_j takes away what is left of the first product where f saturates. Solving the identity for T
+    instead would divide by what is left.
 
     Where a part of the predictions is drawn exactly given the weights that the chain moves, f above
     is their mean given those weights. The whole variance is V + S, V the mean of the exact part's
-    and S that of f. The true S is S / tau, tau = temperature / T, and at least T v_j' grad g_j,
-    which tells where a chain hardly moves. So the deviation is sqrt((V + S) / (V + true S)) times
-    the true one, as far as V does not depend on tau, and the error of the mean weighs as the root
-    of the share of the true S in V + true S.
+    and S that of f. The true S is S / tau, tau = temperature / T, and where tau is below a tenth,
+    since the chain hardly moves, at least T <v_j' grad g_j>. So the deviation is
+    sqrt((V + S) / (V + true S)) times the true one, as far as V does not depend on tau, and the
+    error of the mean weighs as the root of the share of the true S in V + true S.
 
     c_j is the mean over the other chains if there are four, over the other blocks of draws
     otherwise. The standard error is the larger one of those with which the first identity fails at
@@ -127,9 +135,8 @@ def predictive_temperature(
         centre = (own.sum(0, keepdims=True) - own) / (chains - 1)
     else:
         centre = (means.sum((0, 1)) - means) / (chains * BLOCKS - 1)
-    away = g - centre[:, :, None]
-    work = (away * x).mean(2).sum(-1)
-    expected = (y + away * w).mean(2).sum(-1)
+    away, pull = g - centre[:, :, None], x - stated * w
+    work, expected = (away * pull).mean(2).sum(-1), y.mean(2).sum(-1)
     ratio = work.sum() / expected.sum()
     # Where one block has most of both sums its own ratio is theirs, and leaves nothing over there.
     measured = max(
@@ -137,7 +144,7 @@ def predictive_temperature(
         key=lambda found: found.standard_error,
     )
     scale = np.sqrt(stated * np.maximum(y.mean((0, 1, 2)), np.finfo(float).tiny))
-    error, chance = _mean_error((x - stated * w).mean(2) / scale)
+    error, chance = _mean_error(pull.mean(2) / scale)
     drawn = Temperature(0.0, 0.0, 1)
     if exact is not None:
         drawn = _temperature(_blocks(as_traces(exact)).mean(2).sum(-1))
@@ -167,7 +174,7 @@ def _of_all(
     Args:
         tau: The chain's variance of what its weights move over the true one.
         moved: That variance, S.
-        least: What the true one is at least.
+        least: What the true one is at least where the chain hardly moves.
         drawn: That of what is drawn exactly, V, with the chain's own error of it.
 
     Returns:
@@ -178,7 +185,8 @@ def _of_all(
         return root, tau.standard_error / (2 * max(root, 0.5)), 1.0
 
     def true(ratio: float) -> float:
-        return drawn.value + max(moved / max(ratio, float(np.finfo(float).tiny)), least)
+        expected = moved / max(ratio, float(np.finfo(float).tiny))
+        return drawn.value + (max(expected, least) if ratio < _STILL else expected)
 
     low, middle, high = (
         float(np.sqrt((moved + drawn.value) / true(tau.value + sign * tau.standard_error)))

@@ -1,5 +1,6 @@
 """Draws on disk, predicting with them, and distilling them."""
 
+from lightning_sgmcmc.posterior.diagnosis import diagnose
 from lightning_sgmcmc.posterior.distill import distill
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore, open_stores
 from lightning_sgmcmc.posterior.evaluation import EnsembleSteps
@@ -13,6 +14,7 @@ __all__ = [
     "EnsembleSteps",
     "KeptDraws",
     "Posterior",
+    "diagnose",
     "distill",
     "open_stores",
     "probe",

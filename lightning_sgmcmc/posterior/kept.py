@@ -38,7 +38,8 @@ class KeptDraws:
         chain: The chain.
         held_out: The held-out sets by name.
         folder: Where draws are written.
-        budget: Largest number of draws of a chain written; evenly spaced ones if more are due.
+        budget: Largest number of draws of a chain written; evenly spaced ones if more are due. With
+            0 nothing is written before :meth:`state_dict` is asked for.
         dtype: Type that draws are stored in.
         due: Number of draws of the whole run, 0 if it is not known.
 

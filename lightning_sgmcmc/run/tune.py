@@ -25,6 +25,7 @@ from lightning_sgmcmc.callbacks.run import task_of
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.diagnostics.verdict import ENOUGH_DRAWS
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior import diagnose
 from lightning_sgmcmc.run import cli, sweep
 from lightning_sgmcmc.run.errors import Guard, OneLineParser, fail
 from lightning_sgmcmc.run.study import Study
@@ -115,7 +116,7 @@ class Watch(L.Callback):
     def _alarm(self, module: L.LightningModule) -> str | None:
         """Return an alarm that a longer run would not end."""
         assert isinstance(module, SGMCMCModule)
-        found = results.diagnostics(module, module.adaptation.stability)
+        found = diagnose(module.kept, module.adaptation.stability)
         if not found["alarms"] or not remedy.is_anew({"diagnostics": found}):
             return None
         return f"{sweep.NO_SAMPLE}: {_first(found['alarms'])}"

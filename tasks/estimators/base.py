@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
 from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor
 
 from lightning_sgmcmc import SGHMC, BatchStream, LayerwiseGaussianPrior, PriorMetric
+from lightning_sgmcmc.callbacks.freed_memory import keep
 from lightning_sgmcmc.callbacks.subnormals import flush, flushed
 from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.module import SGMCMCModule
+from lightning_sgmcmc.posterior import KeptDraws, diagnose
+from lightning_sgmcmc.posterior.held_out import PROBES, TRAINING, HeldOut
 from lightning_sgmcmc.posterior.law import PredictiveLaw
 from tasks.nets.mlp import MLP
 
@@ -36,8 +42,8 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
     by a step that is a fraction of the largest stable one. All that is kept is in memory.
     """
 
-    #: Adam's step size, SGHMC's momentum, and the step over the largest stable one.
-    optimizer_lr, momentum, step_fraction = 0.02, 0.99, 0.25
+    #: Adam's step size, and SGHMC's momentum.
+    optimizer_lr, momentum = 0.02, 0.99
     #: Parameters that are whole numbers.
     _counts = ("num_chains", "optimizer_steps", "burn_in", "steps", "thinning", "batch_size")
 
@@ -51,6 +57,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         steps: int,
         thinning: int,
         batch_size: int,
+        step_fraction: float,
         device: str | None,
         random_state: Any,
     ) -> None:
@@ -62,6 +69,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         self.steps = steps
         self.thinning = thinning
         self.batch_size = batch_size
+        self.step_fraction = step_fraction
         self.device = device
         self.random_state = random_state
 
@@ -100,14 +108,17 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
             return self._task(net, chain)
 
     def _sample(self, task: Any, stream: BatchStream) -> None:
-        """Draw the weights from their posterior."""
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        """Draw the weights from their posterior, and say whether the draws are a sample of it."""
+        device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        keep(device)
         chain = task.to(device).chain
         chain.select()
         chain.place(stream=stream)
         chain.build()
         chain.bind(stream)
         task.adaptation.after_step()
+        rows = HeldOut([stream.spread(PROBES)])
+        kept = task.kept = KeptDraws(chain, {TRAINING: rows}, Path(), budget=0)
         draws: list[dict[str, Array]] = []
         weights: list[float] = []
         while chain.steps < self.steps:
@@ -115,7 +126,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
             task.adaptation.after_step()
             if not chain.draws.keeps(chain.steps):
                 continue
-            chain.complete()
+            kept.keep()
             states = [chain.state(k) for k in range(chain.num_chains)]
             draws += [{n: t.cpu().numpy().copy() for n, t in state.items()} for state in states]
             weights += [chain.draw_weight] * len(states)
@@ -123,7 +134,9 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         if not all(np.isfinite(a).all() for a in self.draws_.values()):
             raise ValueError("the chains diverged: set burn_in and optimizer_steps higher")
         self.weights_ = np.asarray(weights) / sum(weights)
-        self.notes_ = chain.notes()
+        self.diagnostics_ = diagnose(kept, task.adaptation.stability)
+        for alarm in self.diagnostics_["alarms"]:
+            warnings.warn(alarm, ConvergenceWarning, stacklevel=3)
 
     def _stream(self, x: Array, y: Array) -> BatchStream:
         """Return the minibatches, of all rows if they are no more than ``batch_size``.

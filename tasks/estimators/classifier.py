@@ -29,6 +29,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):  # type: ignore[misc]
         steps: As there.
         thinning: As there.
         batch_size: As there.
+        step_fraction: As there.
         device: As there.
         random_state: As there.
 
@@ -36,7 +37,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):  # type: ignore[misc]
         classes_: The classes, sorted.
         draws_: The draws by the name of the weight, [draws, ...].
         weights_: Their weights in averages, [draws], which sum to 1.
-        notes_: What makes the target another one than the posterior, in words.
+        diagnostics_: What tells whether the draws are a sample of the posterior, as in the
+            ``results.json`` of a run; ``alarms`` in words, ``notes`` on the target.
         n_features_in_: D.
     """
 
@@ -51,12 +53,13 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):  # type: ignore[misc]
         steps: int = 6000,
         thinning: int = 40,
         batch_size: int = 10_000,
+        step_fraction: float = 0.25,
         device: str | None = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
             hidden, activation, num_chains, optimizer_steps, burn_in, steps, thinning, batch_size,
-            device, random_state,
+            step_fraction, device, random_state,
         )  # fmt: skip
 
     def _task(self, net: MLP, chain: dict[str, Any]) -> Classification:
@@ -64,6 +67,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Draw weights given features X [N, D] and classes y [N].
+
+        Whatever is wrong with the draws is a :class:`sklearn.exceptions.ConvergenceWarning`.
 
         Raises:
             ValueError: If the data or a parameter are not what they should be.

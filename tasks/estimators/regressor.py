@@ -36,13 +36,15 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):  # type: ignore[misc]
         steps: Steps of a chain.
         thinning: Steps between draws.
         batch_size: Rows in a step; all of them if they are no more.
+        step_fraction: The step size over the largest stable one.
         device: Such as ``"cpu"``; None takes a CUDA device where there is one.
         random_state: A seed, a generator, or None for NumPy's own.
 
     Attributes:
         draws_: The draws by the name of the weight, [draws, ...].
         weights_: Their weights in averages, [draws], which sum to 1.
-        notes_: What makes the target another one than the posterior, in words.
+        diagnostics_: What tells whether the draws are a sample of the posterior, as in the
+            ``results.json`` of a run; ``alarms`` in words, ``notes`` on the target.
         n_features_in_: D.
     """
 
@@ -59,12 +61,13 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):  # type: ignore[misc]
         steps: int = 6000,
         thinning: int = 40,
         batch_size: int = 10_000,
+        step_fraction: float = 0.25,
         device: str | None = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
             hidden, activation, num_chains, optimizer_steps, burn_in, steps, thinning, batch_size,
-            device, random_state,
+            step_fraction, device, random_state,
         )  # fmt: skip
         self.noise = noise
         self.output_scale = output_scale
@@ -88,6 +91,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Draw weights and noise given features X [N, D] and target y [N].
+
+        Whatever is wrong with the draws is a :class:`sklearn.exceptions.ConvergenceWarning`.
 
         Raises:
             ValueError: If the data or a parameter are not what they should be.

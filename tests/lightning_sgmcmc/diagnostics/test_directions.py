@@ -131,6 +131,33 @@ def test_fields_that_move_need_their_divergence() -> None:
     assert abs(without.temperature.value - 1) > 10 * without.temperature.standard_error
 
 
+@pytest.mark.parametrize("slope", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("variance", [0.25, 1.0, 4.0])
+def test_predictions_that_saturate_follow_the_temperature_less(
+    slope: float, variance: float
+) -> None:
+    """g = tanh(slope x), v = g', of draws N(0, variance) for N(0, 1), against quadrature.
+
+    The deviation tells a part of what is wrong, most of it where g saturates little, and a right
+    one to .02. The identity solved for T would give the root of the variance, 2 where the deviation
+    is 1.05 times the true one.
+    """
+    grid = np.linspace(-15, 15, 20_001)
+    normal = [np.exp(-(grid**2) / (2 * v)) for v in (variance, 1.0)]
+    ratio, true = (np.sum(p * np.tanh(slope * grid) ** 2) / p.sum() for p in normal)
+    ratio = float(np.sqrt(ratio / true))
+    x = np.random.default_rng(3).standard_normal((8, 4000, 1)) * np.sqrt(variance)
+    g = np.tanh(slope * x)
+    field = slope * (1 - g**2)
+    measured = predictive_temperature(g, field * x, field**2, -2 * slope * g * field)
+    assert abs(measured.deviation - ratio) < 0.02 + 0.7 * abs(ratio - 1)
+    exact = np.ones_like(g)  # of twice the variance of a g that has saturated, or so
+    both = predictive_temperature(g, field * x, field**2, -2 * slope * g * field, exact=exact)
+    whole = float(np.sqrt((ratio**2 * true + 1) / (true + 1)))
+    assert abs(both.deviation - whole) < 0.01 + 0.7 * abs(whole - 1)
+    assert both.deviation_error < 0.02
+
+
 def test_right_chains_are_rarely_off() -> None:
     """Of 400 right runs two p-values each: 1.6 below .002 expected, more than 8 by chance 1e-4."""
     off = 0
