@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tasks.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 from tests.device import DEVICE
+
+# Most chains here are too short for a verdict.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 WHERE = str(DEVICE)
 SHORT: dict[str, Any] = {
@@ -100,7 +105,8 @@ def test_a_linear_regression_is_the_exact_one(capfd: Any, tmp_path: Any, monkeyp
     np.testing.assert_array_equal(first, again)
     assert (first != other).all()
     assert model.weights_.shape == (8 * 130,)
-    assert model.notes_ == []
+    assert model.diagnostics_["notes"] == model.diagnostics_["alarms"] == []
+    assert model.diagnostics_["predictive"]["deviation_over_true"] == pytest.approx(1, abs=0.02)
     assert capfd.readouterr() == ("", "")
     assert not list(tmp_path.iterdir())
 
@@ -121,6 +127,26 @@ def test_minibatches_and_a_noise_that_is_given(noise: Any) -> None:
     exact_mean, exact_std = by_quadrature(x, y, new, noise)
     np.testing.assert_allclose((mean - exact_mean) / exact_std, 0, atol=0.1)
     np.testing.assert_allclose(std, exact_std, rtol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"step_fraction": 0.98}, "times too wide"), ({"steps": 250}, "with 5 draws a chain")],
+)
+def test_draws_that_are_no_sample_are_a_warning(wrong: dict[str, Any], said: str) -> None:
+    """Of a logistic regression: a step close to the largest stable one, and too few draws."""
+    x, y = line(60)
+    right: dict[str, Any] = {
+        "hidden": (), "num_chains": 16, "optimizer_steps": 50, "burn_in": 200, "steps": 1600,
+        "thinning": 10, "random_state": 0, "device": WHERE,
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = BayesianMLPClassifier(**right).fit(x, y > y.mean())
+    assert model.diagnostics_["alarms"] == []
+    with pytest.warns(ConvergenceWarning, match=said):
+        model.set_params(**wrong).fit(x, y > y.mean())
+    assert any(said in alarm for alarm in model.diagnostics_["alarms"])
 
 
 def test_rows_and_columns_in_the_opposite_order() -> None:
