@@ -28,6 +28,14 @@ commands:
 """
 
 
+CHECK = """\
+usage: sgmcmc check RUN_FOLDER
+
+Reads all files of a run: draws, traces, checkpoints, results. Names what is damaged or missing, a line each,
+and ends with status 2 if anything is.
+"""
+
+
 def main(arguments: list[str]) -> int:
     """Run a subcommand and return its exit status.
 
@@ -74,6 +82,9 @@ def tune(arguments: list[str]) -> int:
 
 def check(arguments: list[str]) -> int:
     """Look for damage in the files of a run."""
+    if {"-h", "--help"} & set(arguments):
+        print(CHECK, end="")
+        return 0
     if len(arguments) != 1 or arguments[0].startswith("-"):
         return refuse("give the folder of one run: sgmcmc check RUN_FOLDER")
     return train(["--check", *arguments])

@@ -327,6 +327,17 @@ def test_check_is_a_run_that_is_checked(monkeypatch: Any) -> None:
     assert asked == [(CONFIGS, ["--check", "runs/a"])]
 
 
+@pytest.mark.parametrize("command", ["train", "tune", "check", "generate", "reproduce"])
+def test_every_command_says_how_it_is_used(command: str, capsys: Any) -> None:
+    try:
+        status: Any = commands.main([command, "--help"])
+    except SystemExit as stop:
+        status = stop.code
+    out, error = capsys.readouterr()
+    assert (status or 0, error) == (0, "")
+    assert out.startswith(f"usage: sgmcmc {command} ")
+
+
 def test_hooks_before_a_commit_are_the_checks_of_ci() -> None:
     content = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     assert [repository["repo"] for repository in content["repos"]] == ["local"]

@@ -149,6 +149,19 @@ def test_draws_that_are_no_sample_are_a_warning(wrong: dict[str, Any], said: str
     assert any(said in alarm for alarm in model.diagnostics_["alarms"])
 
 
+def test_a_noisy_table_is_no_reason_for_an_alarm() -> None:
+    """Weights that the data say little of, whose predictions saturate: the verdict knows them."""
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(40, 3))
+    y = x[:, 0] + 1.5 * generator.normal(size=40)
+    model = BayesianMLPRegressor(
+        (10,), optimizer_steps=200, burn_in=800, steps=2500, thinning=20, random_state=1,
+        device=WHERE,
+    ).fit(x, y)  # fmt: skip
+    assert model.diagnostics_["alarms"] == []
+    assert model.diagnostics_["predictive"]["deviation_over_true_error"] < 0.05
+
+
 def test_rows_and_columns_in_the_opposite_order() -> None:
     """NumPy's views of negative strides are taken as any other array."""
     x, y = line(24)
