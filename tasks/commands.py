@@ -31,8 +31,8 @@ commands:
 CHECK = """\
 usage: sgmcmc check RUN_FOLDER
 
-Reads all files of a run: draws, traces, checkpoints, results. Names what is damaged or missing, a line each,
-and ends with status 2 if anything is.
+Reads all files of a run: draws, traces, checkpoints, results. Names what is
+damaged or missing, a line each, and ends with status 2 if anything is.
 """
 
 
