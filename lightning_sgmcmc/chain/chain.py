@@ -80,6 +80,7 @@ class Chain:
     Attributes:
         steps: Steps taken, the optimizer's included.
         last_loss: Mean loss of the last minibatch, [] or [K].
+        last_lr: Step size of the last step.
         draw_weight: Weight in averages of the state that the last step made.
         head: The head that is integrated out; None for none.
         stream: The minibatch stream; None where a loader of another kind is used.
@@ -124,7 +125,7 @@ class Chain:
         self.processes = Processes()
         self.groups = [list(range(num_chains))]
         self.steps = 0
-        self.last_loss = torch.zeros(())
+        self.last_loss, self.last_lr = torch.zeros(()), 0.0
         self.draw_weight = 1.0
         self._sampler: Sampler | None = None
         self._optimizers: list[Optimizer] = []
@@ -462,6 +463,7 @@ class Chain:
         """
         self.check_task(batch)
         which = 0 if self.sampling_now else 1
+        self.last_lr = self.lr
         take = step or self._take_step
         if which:
             self.last_loss = self._optimizer_step(batch, take, backward).detach()

@@ -70,7 +70,8 @@ def diagnose(kept: KeptDraws, stability: dict[str, float]) -> dict[str, Any]:
         result["configurational_temperature"] = asdict(measured.total) | {
             "layers": {name: layer.value for name, layer in measured.layers.items()}
         }
-    noise = minibatch_noise(chain, sampler.lr)
+    result["step_size"] = kept.history[-1].get("lr", sampler.lr)  # a schedule may end at 0
+    noise = minibatch_noise(chain, result["step_size"])
     if noise is not None:
         result["gradient_noise"] = {
             "ratio": noise.total.ratio,

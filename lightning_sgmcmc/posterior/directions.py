@@ -113,11 +113,7 @@ class FollowedDirections:
         assert target is not None
         dims, params = sampler.chain_dims, sampler.params
         free = _free(chain)
-        signs = torch.randint(
-            0, 2, (free.shape[-1],), generator=torch.Generator().manual_seed(chain.steps)
-        )
-        z = (2.0 * signs - 1).to(force).expand_as(force) * free
-        pushed = self._metric(sampler.preconditioner, params, dims, z) * free / target.num_data
+        generator = torch.Generator().manual_seed(chain.steps)
         values = force.new_zeros(len(force), len(self.combinations))
         found: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[-3:]}
         with math_attention(), torch.enable_grad():
@@ -137,7 +133,11 @@ class FollowedDirections:
                 v = v / target.num_data
                 found["moving_forces"].append((v * force).sum(-1))
                 found["spreads"].append((v * a.detach()).sum(-1))
-                found["bends"].append(_second(a, pushed, z, params, dims))
+                # Signs of its own for each combination: their noise has nothing in common.
+                signs = torch.randint(0, 2, (free.shape[-1],), generator=generator)
+                z = (2.0 * signs - 1).to(force).expand_as(force) * free
+                pushed = self._metric(sampler.preconditioner, params, dims, z) * free
+                found["bends"].append(_second(a, pushed / target.num_data, z, params, dims))
         return values, {k: torch.stack(r, -1) for k, r in found.items() if r}
 
     def _metric(

@@ -120,7 +120,7 @@ class KeptDraws:
             for total, value in zip(self._mean, state.values(), strict=True):
                 total.add_(value, alpha=weight)
             self._mean_weight += weight
-        row = {"step": float(chain.steps)} | chain.log_row()
+        row = {"step": float(chain.steps), "lr": chain.last_lr} | chain.log_row()
         probed: Tensor | None = None
         for i, (name, data) in enumerate(self.held_out.items()):
             ensemble = self._ensemble(name)

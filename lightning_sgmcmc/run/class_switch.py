@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from jsonargparse import Namespace, _typehints
+from jsonargparse._util import NestedArg
 
 from lightning_sgmcmc.common.arguments import argument_names, listed
 from lightning_sgmcmc.module import SGMCMCModule
@@ -62,7 +63,8 @@ def own_arguments() -> Iterator[list[Switch]]:
     """Let a class have its own arguments only, in all that jsonargparse parses meanwhile.
 
     jsonargparse has no setting for this, so the one function in which it decides is replaced for
-    the time being; the tests of this file fail where a version of it no longer asks there.
+    the time being; the tests of this file fail where a version of it no longer asks there. There
+    ``--model.sampler.slots=null`` stays null as well.
 
     Yields:
         The switches met so far, the same one possibly several times.
@@ -71,6 +73,9 @@ def own_arguments() -> Iterator[list[Switch]]:
     original: Callable[..., None] = _typehints.discard_init_args_on_class_path_change
 
     def discard(parser_or_action: Any, previous: Any, value: Any) -> None:
+        given = value.get("init_args")
+        if isinstance(given, NestedArg) and given.val is None:
+            value["init_args"] = given._replace(val="null")  # which it writes as "None" otherwise
         if not isinstance(previous, (dict, Namespace)):
             return
         old, arguments = previous.get("class_path"), previous.get("init_args")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -265,7 +266,13 @@ class ChainCLI(LightningCLI):
     @property
     def continuing(self) -> str:
         """The options that continue this run, from its start where no checkpoint was due."""
-        return f"--out {self.folder} --ckpt_path last"
+        return shlex.join(["--out", str(self.folder), "--ckpt_path", "last", *self.until])
+
+    @property
+    def until(self) -> list[str]:
+        """The options by which it goes on until the verdict holds; none where it does not."""
+        found = {name: self.config.get(name) for name in ("until", "max_time")}
+        return [f"--{name}={value}" for name, value in found.items() if value is not None]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -307,7 +314,10 @@ def main(
         cli = _run(configs, arguments, guard, callbacks)
         folder = cli.folder
         if cli.config.until is not None:
-            rounds = Rounds(lambda more: _run(configs, more, guard).folder, cli.config.max_time)
+            until = cli.until
+            rounds = Rounds(
+                lambda more: _run(configs, [*more, *until], guard).folder, cli.config.max_time
+            )
             folder = rounds.follow(folder)
         if cli.trainer.is_global_zero:
             print(folder)

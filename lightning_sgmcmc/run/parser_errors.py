@@ -38,7 +38,8 @@ def reason(message: str, error: BaseException | None = None) -> str:
     if refused:
         classes = re.findall(r"class_path='([\w.]+)'", " ".join(causes))
         if not classes:
-            return f"{field} has no option {refused[1]!r}{_meant(refused[1], _model_options())}"
+            names = _model_options() if field == "model" else []
+            return f"{field} has no option {refused[1]!r}{_meant(refused[1], names)}"
         names = _arguments(classes[-1])
         known = f": it takes {', '.join(names)}{_meant(refused[1], names)}"
         name = classes[-1].rsplit(".", 1)[-1]

@@ -43,9 +43,10 @@ class Study:
                 f"sqlite:///{folder / 'study.db'}",
                 engine_kwargs={"connect_args": {"timeout": 60}},
             )
+            held_names = optuna.get_all_study_names(storage)
             self._study = optuna.create_study(
                 storage=storage,
-                study_name=sweep.name,
+                study_name=held_names[0] if held_names else sweep.name,  # a folder has one
                 sampler=sweep.sampler(),
                 pruner=sweep.pruner(),
                 direction=sweep.goal,

@@ -135,6 +135,8 @@ def read(path: Path, more: Sequence[str] = ()) -> Sweep:
         raise ValueError(f"{path} must say metric: {{name: ...}} and parameters: ...") from None
     if not isinstance(parameters, dict) or not parameters:
         raise ValueError(f"{path}: parameters must map options of the command line to values")
+    if not isinstance(metric, str):
+        raise ValueError(f"{path}: metric.name must be a name, got {metric!r}")
     goal, method = content["metric"].get("goal", "minimize"), content.get("method", "bayes")
     if goal not in ("minimize", "maximize"):
         raise ValueError(f"{path}: metric.goal must be minimize or maximize, got {goal!r}")
@@ -142,18 +144,31 @@ def read(path: Path, more: Sequence[str] = ()) -> Sweep:
         raise ValueError(f"{path}: method must be one of {', '.join(_METHODS)}, got {method!r}")
     laws = {str(name): _law(path, str(name), law) for name, law in parameters.items()}
     constants = [f"--{name}={_text(law)}" for name, law in laws.items() if not _is_law(law)]
-    halving = content.get("early_terminate") or {}
-    if halving and (halving.get("type") != "hyperband" or "min_iter" not in halving):
-        raise ValueError(f"{path}: early_terminate must be {{type: hyperband, min_iter: N}}")
+    min_iter, eta = _halving(path, content.get("early_terminate"))
     return Sweep(
         path.stem,
         (*_command(path, content.get("command")), *constants, *more),
         {name: law for name, law in laws.items() if _is_law(law)},
-        str(metric),
+        metric,
         goal,
         method,
-        int(halving["min_iter"]) if halving else None,
-        int(halving.get("eta", 3)),
+        min_iter,
+        eta,
+    )
+
+
+def _halving(path: Path, stated: Any) -> tuple[int | None, int]:
+    """Return the draws at which trials are first compared, None for never, and eta."""
+    if stated is None:
+        return None, 3
+    if isinstance(stated, dict) and stated.get("type") == "hyperband":
+        min_iter, eta = stated.get("min_iter", 0), stated.get("eta", 3)
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (min_iter, eta))
+        if whole and min_iter >= 1 and eta >= 2:
+            return min_iter, eta
+    raise ValueError(
+        f"{path}: early_terminate must be {{type: hyperband, min_iter: N, eta: 3}} with whole "
+        "N >= 1 and eta >= 2"
     )
 
 
@@ -181,6 +196,13 @@ def _law(path: Path, name: str, stated: Any) -> Any:
     kind = stated.get("distribution")
     if kind is not None and kind not in _KINDS:
         raise ValueError(f"{where}.distribution must be one of {', '.join(_KINDS)}, got {kind!r}")
+    if not isinstance(stated.get("values", []), list):
+        raise ValueError(f"{where}.values must be a list, got {stated['values']!r}")
+    for value in (*stated.get("values", ()), stated.get("value")):
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise ValueError(f"{where}: write {value} in quotes, it is a date for YAML") from None
     if "value" in stated:
         return stated["value"]
     try:

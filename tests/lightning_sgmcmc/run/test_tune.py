@@ -239,8 +239,10 @@ def test_a_trial_that_is_worse_is_pruned(configs: Path) -> None:
     path.write_text(text)
     tune.main(configs, ["toy", "--trials", "0", "--out", "study"])  # stopping may change
     path.write_text(SWEEP)
-    with pytest.raises(SystemExit):
-        tune.main(configs, ["toy", "--trials", "0", "--out", "study"])
+    path.with_name("other.yaml").write_text(SWEEP)
+    for name in ("toy", "other"):
+        with pytest.raises(SystemExit):
+            tune.main(configs, [name, "--trials", "0", "--out", "study"])
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,20 @@ def test_a_trial_that_is_worse_is_pruned(configs: Path) -> None:
         (["toy"], ("max: 8.0", "most: 8.0"), "prior.variance: 'max' is missing"),
         (["toy"], ("min: 1.0", "min: 9.0"), "parameters.model.sampler.prior.variance: "),
         (["toy"], ("log_uniform_values", "normal"), "distribution must be one of uniform"),
+        (["toy"], ("{values: [0.05]}", "{values: abc}"), "step_fraction.values must be a list"),
+        (["toy"], ("{values: [0.05]}", "{value: 2020-01-01}"), "write 2020-01-01 in quotes"),
+        (["toy"], ("name: val/ensemble_nll", "name: null"), "metric.name must be a name"),
+        *(
+            (["toy"], ("method:", f"early_terminate: {stated}\nmethod:"), "early_terminate must be")
+            for stated in (
+                "hyperband",
+                "[1]",
+                "{type: hyperband}",
+                "{type: hyperband, min_iter: abc}",
+                "{type: hyperband, min_iter: 0}",
+                "{type: hyperband, min_iter: 5, eta: 1}",
+            )
+        ),
         (["toy"], ('"${args}"', "a"), "command must be a list with 'train', the task and ${args}"),
     ],
 )
