@@ -270,6 +270,7 @@ def test_results_without_git_and_within_another_repository(
             "model.sampler.lr: expected float or ['auto'], got fast",
         ),
         (["--task", "toy", "--model.sampler.lr=-1"], "lr must be a positive number"),
+        (["--task", "toy", "--model.sampler.alpha=null"], "alpha: expected float, got null"),
         (
             ["--task", "toy", "--model.sampler=NoSampler"],
             "model.sampler: unknown class 'NoSampler': choose one of HAMCMC, HASGLD, HMC, MCLMC, "
@@ -277,7 +278,7 @@ def test_results_without_git_and_within_another_repository(
             "class",
         ),
         (
-            ["--task", "toy", "--model.sampler=SGLD", "--model.sampler.preconditioner=null"],
+            ["--task", "toy", "--model.sampler=SGLD", "--model.sampler.preconditioner=None"],
             "preconditioner: unknown class 'None': choose one of AveragedLBFGS, BlockFisher, "
             "DecayingRMSProp, DiagonalFisher, FullFisher, Identity, PriorMetric, "
             "QuasiDiagonalFisher, RMSProp, or the path",
@@ -290,6 +291,10 @@ def test_results_without_git_and_within_another_repository(
         (
             ["--task", "toy", "--model.sampler=SGLD"],  # the step was PSGLD's
             "model.sampler needs lr: give --model.sampler.lr",
+        ),
+        (
+            ["--task", "toy", "--model.burn_in_optimizer.thinning=2"],
+            "model.burn_in_optimizer has no option 'thinning'",
         ),
         (["--task", "toy", "--nonsense=1"], "nonsense"),
         (["--task", "toy", "--trainer.max_steps=few"], "trainer.max_steps: expected int, got few"),

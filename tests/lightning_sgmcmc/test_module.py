@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,7 @@ from lightning_sgmcmc import (
     RMSProp,
     load_posterior,
 )
+from lightning_sgmcmc.adaptation import minibatch_noise
 from lightning_sgmcmc.callbacks import (
     ChainDivergedError,
     ChainGuard,
@@ -34,7 +36,7 @@ from lightning_sgmcmc.callbacks import (
 )
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import BlockDecay
-from lightning_sgmcmc.posterior import KeptDraws
+from lightning_sgmcmc.posterior import KeptDraws, diagnose
 from lightning_sgmcmc.run import cli
 from tests.device import DEVICE
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
@@ -216,6 +218,22 @@ def test_auto_step_follows_its_schedule(tmp_path: Path) -> None:
     trainer(tmp_path, 12).fit(module, datamodule=ToyData())
     optimizer, scheduler = module.chain.sampler, module.lr_schedulers()
     assert optimizer.lr == pytest.approx(scheduler.base_lrs[0] / 8)
+
+
+def test_a_schedule_may_end_at_zero(tmp_path: Path) -> None:
+    """The noise is that of the last step that was taken, not of one that stands still."""
+    lr = 1e-2
+    schedule = partial(lr_scheduler.CosineAnnealingLR, T_max=24)
+    module = Toy(partial(SGLD, lr=lr, prior=PRIOR), burn_in=4, schedule=schedule)
+    trainer(tmp_path, 24).fit(module, datamodule=ToyData())
+    assert module.chain.sampler.lr == 0
+    found = diagnose(module.kept, {})
+    last = lr * (1 + math.cos(math.pi * 23 / 24)) / 2
+    assert found["step_size"] == pytest.approx(last)
+    noise = minibatch_noise(module.chain, last)
+    assert noise is not None
+    assert found["gradient_noise"]["ratio"] == pytest.approx(noise.total.ratio)
+    assert noise.total.ratio > 0
 
 
 class Turned(ToyData):

@@ -268,3 +268,16 @@ def test_jsonargparse_decides_where_we_ask() -> None:
         parser.add_argument("--p", type=GaussianPrior)
     assert {s.new.rsplit(".", 1)[-1] for s in switches} == {"Deep"}
     assert parser.parse_args(given).x.init_args.width == 5
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name"),
+    [("HASGLD", "slots"), ("HMC", "target_acceptance"), ("MCLMC", "target_energy_variance")],
+)
+def test_an_argument_that_may_be_none_takes_null(config: Path, sampler: str, name: str) -> None:
+    """Where the default is a number, and jsonargparse gives the class the word "None"."""
+    arguments = [f"{SAMPLER}={sampler}", FIXED]
+    usual = resolved(config, *arguments)["model"]["init_args"]["sampler"]["init_args"]
+    assert usual[name] is not None
+    found = resolved(config, *arguments, f"{SAMPLER}.{name}=null")
+    assert found["model"]["init_args"]["sampler"]["init_args"] == usual | {name: None}
