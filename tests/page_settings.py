@@ -106,6 +106,11 @@ SNIPPETS = {
     ("docs/prediction.md", "for weights, outputs"): Snippet(
         TABLE_ROWS, {'"runs/TASK/NAME"': 'run_of("uci_regression")'}
     ),
+    ("docs/prediction.md", "for task in draws"): Snippet(
+        "",
+        {'"runs/pde_source/..."': 'run_of("pde_source")'},
+        "assert abs(float(draws.weights.sum()) - 1) < 1e-9 and len(draws.weights) == len(draws)",
+    ),
     ("docs/prediction.md", "cell_velocity"): Snippet(
         "import numpy as np, pde\n"
         "posterior = load_posterior(run_of('pde_source'))\n"
