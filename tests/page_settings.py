@@ -169,6 +169,9 @@ SNIPPETS = {
         "x = torch.randn(5, 4)", {'"runs/uci_regression/..."': 'run_of("uci_regression")'}
     ),
     ("docs/uci.md", "BayesianMLPRegressor"): Snippet(
+        "import warnings\n"
+        "from sklearn.exceptions import ConvergenceWarning\n"
+        "warnings.simplefilter('ignore', ConvergenceWarning)  # of two draws\n"
         "X, y = torch.randn(40, 3).numpy(), torch.randn(40).numpy()\nX_new, labels = X[:5], y > 0",
         {"random_state=0": "random_state=0, optimizer_steps=10, burn_in=20, steps=30, thinning=5"},
         after="assert ((lower < mean) & (mean < upper)).all() and (std > 0).all()",

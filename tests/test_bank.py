@@ -30,7 +30,7 @@ def test_right_chains_pass(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("logistic, SGHMC, noise", "kinetic temperature is"),
+        ("logistic, SGHMC, noise", "times too wide"),
         ("linear, SGHMC, noise", "times too wide"),
         ("linear, SGHMC, some noise", "times too wide"),
         ("network, MCLMC, large step", "the step is too large; multiply the step size"),
