@@ -41,16 +41,18 @@ def diagnose(kept: KeptDraws, stability: dict[str, float]) -> dict[str, Any]:
         the target, ``alarms`` in words, and the ``remedy`` that ends them.
     """
     chain = kept.chain
-    sampler = chain.sampler
+    sampler, history = chain.sampler, kept.history
+    # Of the last draw: a schedule may end at 0.
+    lr = history[-1].get("lr", sampler.lr) if history else sampler.lr
     result: dict[str, Any] = {
         "minibatches": chain.batch_law,
-        "step_size": sampler.lr,
+        "step_size": lr,
         "stability": stability,
         "notes": chain.notes(),
         "alarms": [],
     }
     verdict: dict[str, Any] = {"temperature": sampler.temperature}
-    kinetic = [row["kinetic_temperature"] for row in kept.history if "kinetic_temperature" in row]
+    kinetic = [row["kinetic_temperature"] for row in history if "kinetic_temperature" in row]
     if kinetic:
         verdict["kinetic_temperature"] = heat = mean_temperature(kinetic)
         result["kinetic_temperature"] = heat.value
@@ -70,8 +72,7 @@ def diagnose(kept: KeptDraws, stability: dict[str, float]) -> dict[str, Any]:
         result["configurational_temperature"] = asdict(measured.total) | {
             "layers": {name: layer.value for name, layer in measured.layers.items()}
         }
-    result["step_size"] = kept.history[-1].get("lr", sampler.lr)  # a schedule may end at 0
-    noise = minibatch_noise(chain, result["step_size"])
+    noise = minibatch_noise(chain, lr)
     if noise is not None:
         result["gradient_noise"] = {
             "ratio": noise.total.ratio,

@@ -120,7 +120,6 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         rows = HeldOut([stream.spread(PROBES)])
         kept = task.kept = KeptDraws(chain, {TRAINING: rows}, Path(), budget=0)
         draws: list[dict[str, Array]] = []
-        weights: list[float] = []
         while chain.steps < self.steps:
             chain.advance(chain.minibatch())
             task.adaptation.after_step()
@@ -129,11 +128,11 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
             kept.keep()
             states = [chain.state(k) for k in range(chain.num_chains)]
             draws += [{n: t.cpu().numpy().copy() for n, t in state.items()} for state in states]
-            weights += [chain.draw_weight] * len(states)
         self.draws_ = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
         if not all(np.isfinite(a).all() for a in self.draws_.values()):
             raise ValueError("the chains diverged: set burn_in and optimizer_steps higher")
-        self.weights_ = np.asarray(weights) / sum(weights)
+        weights = np.repeat(kept.draw_weights, chain.num_chains)
+        self.weights_ = weights / weights.sum()
         self.diagnostics_ = diagnose(kept, task.adaptation.stability)
         for alarm in self.diagnostics_["alarms"]:
             warnings.warn(alarm, ConvergenceWarning, stacklevel=3)
