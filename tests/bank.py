@@ -351,6 +351,32 @@ def _network(units: int = 8, num_data: int = 60, noise: float = 0.3) -> Problem:
 
 
 @cache
+def classes() -> Problem:
+    """Return two classes apart, by a network whose probabilities are 0 or 1 in most draws."""
+    return _with_truth(_classes())
+
+
+def _classes(dim: int = 8, units: int = 10, num_data: int = 80) -> Problem:
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((num_data + 40, dim))
+    y = (x @ rng.standard_normal(dim) + x[:, 0] ** 2 / 2 > 0.3).astype(float)
+
+    def make() -> Task:
+        net = nn.Sequential(nn.Linear(dim, units), nn.Tanh(), nn.Linear(units, 1))
+        return Classification(net, 1.0)
+
+    return Problem(
+        "classes",
+        make,
+        _batch(x[:num_data], y[:num_data]),
+        _batch(x[num_data:], y[num_data:]),
+        9.0,
+        np.zeros(40),
+        np.ones(40),
+    )
+
+
+@cache
 def funnel(width: float = 1.0, dim: int = 3) -> Problem:
     """Return Neal's funnel, narrow enough that a patient chain can follow it."""
     one = (torch.zeros(1, 1), torch.zeros(1))
@@ -384,7 +410,7 @@ def _with_truth(problem: Problem) -> Problem:
 def write_truths() -> None:
     """Measure the problems without a closed form by HMC and write their truths."""
     found = {}
-    for make, steps in ((_logistic, 15), (_network, 40)):
+    for make, steps in ((_logistic, 15), (_network, 40), (_classes, 60)):
         problem = measured(make(), steps)
         found[problem.name] = {
             "mean": [round(float(v), 5) for v in problem.mean],
@@ -492,6 +518,9 @@ def _bank() -> list[Trial]:
         "network, SGHMC": (network, Recipe(SGHMC, thinning=120, burn_in=2000)),
         "network, MCLMC": (network, Recipe(MCLMC, thinning=50, burn_in=2000, draws=200)),
         "network, HMC": (network, hmc(60)),
+        "classes, SGHMC": (classes, Recipe(SGHMC, fraction=0.25, thinning=50, burn_in=2000)),
+        "classes, MCLMC": (classes, Recipe(MCLMC, thinning=30, burn_in=2000)),
+        "classes, HMC": (classes, hmc(40)),
         "funnel, SGHMC": (funnel, Recipe(SGHMC, fraction=0.05, thinning=30, draws=600)),
         # Steps that are too large.
         "linear, SGLD, large step": (linear, Recipe(SGLD, fraction=0.7)),
@@ -503,6 +532,10 @@ def _bank() -> list[Trial]:
             Recipe(
                 partial(MCLMC, target_energy_variance=0.3), thinning=25, burn_in=1000, draws=200
             ),
+        ),
+        "classes, MCLMC, large step": (
+            classes,
+            Recipe(partial(MCLMC, target_energy_variance=0.3), thinning=25, burn_in=1000),
         ),
         # Gradient noise.
         "linear, SGLD, noise": (linear, Recipe(SGLD, batch=5)),
@@ -526,6 +559,10 @@ def _bank() -> list[Trial]:
         ),
         "network, SGHMC, noise": (network, Recipe(SGHMC, batch=10, burn_in=2000)),
         "network, PSGLD, noise": (network, Recipe(PSGLD, batch=5, fraction=0.3, burn_in=2000)),
+        "classes, SGHMC, noise": (
+            classes,
+            Recipe(SGHMC, batch=5, fraction=0.25, thinning=20, burn_in=1000),
+        ),
         # Too slow: cold, stuck or not mixed.
         "linear, SGLD, cold": (
             linear,
@@ -544,6 +581,7 @@ def _bank() -> list[Trial]:
         "linear, SGLD, not mixed": (linear, Recipe(SGLD, fraction=0.001, starts="prior")),
         "features, SGLD, not mixed": (random_features, Recipe(SGLD)),
         "network, SGLD, not mixed": (network, Recipe(SGLD, fraction=0.02)),
+        "classes, SGLD, not mixed": (classes, Recipe(SGLD, fraction=0.05)),
         "funnel, SGHMC, short": (funnel, Recipe(SGHMC, fraction=0.001)),
     }
     return [Trial(name, problem, recipe) for name, (problem, recipe) in found.items()]

@@ -19,7 +19,7 @@ def test_the_bank_has_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["linear, SGHMC", "linear, HMC", "linear, MCLMC", "logistic, SGNHT"]
+    "name", ["linear, SGHMC", "linear, HMC", "linear, MCLMC", "logistic, SGNHT", "classes, SGHMC"]
 )
 def test_right_chains_pass(name: str) -> None:
     outcome = TRIALS[name].run()
@@ -34,6 +34,7 @@ def test_right_chains_pass(name: str) -> None:
         ("linear, SGHMC, noise", "times too wide"),
         ("linear, SGHMC, some noise", "times too wide"),
         ("network, MCLMC, large step", "the step is too large; multiply the step size"),
+        ("classes, MCLMC, large step", "times the largest stable one"),
         ("linear, SMILE, reshuffled", "the thermostat takes the heat of the minibatches"),
         ("linear, SGLD, stuck", "the chain still moves"),
         ("linear, SGLD, not mixed", "not mixed"),

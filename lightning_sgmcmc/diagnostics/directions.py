@@ -80,6 +80,7 @@ def predictive_temperature(
     bends: ArrayLike | None = None,
     stated: float = 1.0,
     exact: ArrayLike | None = None,
+    sums: ArrayLike | None = None,
 ) -> PredictiveTemperature:
     """Return the temperature of predictions and the error of their mean.
 
@@ -109,8 +110,10 @@ def predictive_temperature(
     error of the mean weighs as the root of the share of the true S in V + true S.
 
     c_j is the mean over the other chains if there are four, over the other blocks of draws
-    otherwise. The standard error is the larger one of those with which the first identity fails at
-    the measured and at the stated temperature.
+    otherwise. Where the two averages are given for all predictions at once, about a constant
+    centre, they take the place of those over the g_j, which are few: the ratio knows more then. The
+    error of the mean is that of the g_j still. The standard error is the larger one of those with
+    which the first identity fails at the measured and at the stated temperature.
 
     Args:
         values: g_j, [C, D, q].
@@ -120,6 +123,8 @@ def predictive_temperature(
         stated: T.
         exact: Variances of the exact part of the g_j at every draw, [C, D, q]; None where there is
             none.
+        sums: V' grad U, and the parts of div V with second and with first derivatives of the
+            predictions, [C, D, 3]: see :class:`~lightning_sgmcmc.posterior.FollowedDirections`.
     """
     value, force = _traces(values, forces)
     spread = np.broadcast_to(np.asarray(spreads, dtype=np.float64), value.shape)
@@ -137,6 +142,9 @@ def predictive_temperature(
         centre = (means.sum((0, 1)) - means) / (chains * BLOCKS - 1)
     away, pull = g - centre[:, :, None], x - stated * w
     work, expected = (away * pull).mean(2).sum(-1), y.mean(2).sum(-1)
+    if sums is not None:
+        worked, bent, expected = np.moveaxis(_blocks(as_traces(sums)).mean(2), -1, 0)
+        work = worked - stated * bent
     ratio = work.sum() / expected.sum()
     # Where one block has most of both sums its own ratio is theirs, and leaves nothing over there.
     measured = max(

@@ -29,6 +29,8 @@ _CHANCE = 0.002
 _AIM, _SMALLEST = 0.04, 1 / 16
 # Fractions of the largest stable step: one to go up to, and one that is needlessly small.
 _USUAL, _SMALL = 0.1, 0.02
+# The one that a step beyond that is brought down to.
+_STABLE = 0.5
 # A share of accepted proposals with which a chain stands still.
 _FEW = 0.1
 
@@ -81,6 +83,7 @@ class Step:
         thermostat: Whether a thermostat takes the heat of gradient noise out of all directions
             alike, so that those with little of it are cold.
         bounded: Whether ``lr: auto`` keeps the step so small for the minibatches' sake.
+        last: The last draw's step size over the largest stable one; None where it is not known.
     """
 
     fraction: float | None = None
@@ -90,6 +93,7 @@ class Step:
     acceptance: float | None = None
     thermostat: bool = False
     bounded: bool = False
+    last: float | None = None
 
     @property
     def explains_excess(self) -> bool:
@@ -120,6 +124,9 @@ def alarms(
     where more than 5 % of the quantities have an R-hat above the summary's limit, but for 1.1 with
     200 independent draws of nearly all, or their median ESS is below 20.
 
+    Without a Metropolis test a step beyond the largest stable one is off too. Predictions that
+    saturate may hide what it does.
+
     The law of the draws is judged by the temperature of the predictions where it is known. It is
     off where the predictive deviation that it implies differs by more than 7 % from the true one,
     or the predictive mean by more than .15 deviations, and chance does so in less than two of a
@@ -145,7 +152,7 @@ def alarms(
     if not temperature or diverged:
         return diverged  # iterates of an optimizer do not mix
     step = step or Step()
-    found = _mixing_alarms(summary, step)
+    found = _mixing_alarms(summary, step) + _stability_alarms(step)
     others = _other_alarms(temperature, kinetic_temperature, configurational, noise, step)
     if predictive is None or not np.isfinite(predictive.temperature.value):
         return found + others
@@ -254,6 +261,20 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
             )
         )
     return found
+
+
+def _stability_alarms(step: Step) -> list[Alarm]:
+    if step.corrected or step.last is None or step.last < 1:
+        return []
+    factor = max(_STABLE / step.last, _SMALLEST)
+    remedy = Remedy(lr=factor, steps=min(1 / factor, 8.0))
+    return [
+        Alarm(
+            f"the step is {step.last:.3g} times the largest stable one, so that stiff directions "
+            f"are sampled too wide: {remedy}",
+            remedy,
+        )
+    ]
 
 
 def _other_alarms(

@@ -86,13 +86,13 @@ def diagnose(kept: KeptDraws, stability: dict[str, float]) -> dict[str, Any]:
         traces["predictions"] if traces["predictions"].size else None,
         kept.draw_weights,
     )
-    found = alarms(result["mixing"], **verdict, step=_step(chain, stability))
+    found = alarms(result["mixing"], **verdict, step=_step(chain, stability, lr))
     result["alarms"] = [alarm.text for alarm in found]
     result["remedy"] = asdict(joint_remedy(found)) if found else None
     return result
 
 
-def _step(chain: Chain, stability: dict[str, float]) -> Step:
+def _step(chain: Chain, stability: dict[str, float], lr: float) -> Step:
     stream, sampler = chain.stream, chain.sampler
     share = 1.0
     if stream is not None and not chain.gradients.exact:
@@ -105,6 +105,7 @@ def _step(chain: Chain, stability: dict[str, float]) -> Step:
         acceptance=getattr(sampler, "acceptance", None),
         thermostat=sampler.has_thermostat,
         bounded="gradient_noise" in stability,
+        last=lr / stability["largest_stable_lr"] if stability else None,
     )
 
 
@@ -174,5 +175,7 @@ def _predictive(
     count = spreads.shape[2]
     moving, bends = traces["moving_forces"], traces["bends"]
     drawn = drawn[..., :count] if drawn is not None else None
-    found = predictive_temperature(values[..., :count], moving, spreads, bends, stated, drawn)
+    found = predictive_temperature(
+        values[..., :count], moving, spreads, bends, stated, drawn, traces["sums"]
+    )
     return found, False

@@ -25,13 +25,15 @@ LEADING, RANDOM, COMBINATIONS = 6, 4, 6
 _MEMORY = 2**26
 _SOLVER_STEPS = 8
 _SOLVED = 1e-4
-# Gradients from one draw to the next for each combination whose gradient every draw evaluates.
-_GRADIENTS_EACH = 8
+# Gradients from one draw to the next for each combination, and each second derivative of the sum
+# over all predictions, that every draw evaluates; the most of the latter, and random combinations
+# of all predictions for their spread.
+_GRADIENTS_EACH, _BENDS, _SPREADS = 12, 4, 2
 
 #: What is noted of each draw: see :meth:`FollowedDirections.record`.
 TRACES = (
     "coordinates", "forces", "values", "fixed_forces", "exact_variances",
-    "moving_forces", "spreads", "bends",
+    "moving_forces", "spreads", "bends", "sums",
 )  # fmt: skip
 
 
@@ -49,7 +51,11 @@ class FollowedDirections:
         M = sum_i v_i v_i' / lambda_i + rest * (C - sum_i v_i v_i'),
 
     i over the leading directions, and 0 for 1 / lambda_i where lambda_i is not positive. The first
-    is for predictions that are linear in the weights.
+    is for predictions that are linear in the weights. One field more is for all predictions f_p,
+
+        V(theta) = sum_p (f_p - c_p) M grad f_p / (N s_p^2),
+
+    c_p and s_p their means and deviations over the chains where the directions were fixed.
 
     Attributes:
         vectors: v_i, [K, m, d].
@@ -59,6 +65,8 @@ class FollowedDirections:
         variances: a_j' v_j, the variance of u_j' f at T = 1 to first order, [K, q].
         rest: Of M, [K].
         combinations: u_j, [q, P], of predictions in their deviations, where chains tell them.
+        centre: c_p, [P].
+        deviations: s_p, [P].
     """
 
     vectors: Tensor
@@ -68,6 +76,8 @@ class FollowedDirections:
     variances: Tensor
     rest: Tensor
     combinations: Tensor
+    centre: Tensor
+    deviations: Tensor
 
     @property
     def leading(self) -> int:
@@ -86,16 +96,17 @@ class FollowedDirections:
             ``coordinates`` a_i' theta and ``forces`` v_i' grad U, [K, m]; ``values`` u_j' f and
             ``fixed_forces`` v_j' grad U, [K, q]; of the first combinations ``moving_forces``
             v_j(theta)' grad U, ``spreads`` u_j' J v_j(theta) and ``bends``, an unbiased estimate
-            of the divergence of v_j(theta), tr(M grad^2 (u_j' f)) / N, [K, n]. Where a head is
-            integrated out, f is its mean, and ``exact_variances`` are those of u_j' f given theta,
-            which the head's own draws bring, [K, q].
+            of the divergence of v_j(theta), tr(M grad^2 (u_j' f)) / N, [K, n]; ``sums``, [K, 3],
+            are V' grad U and unbiased estimates of the two parts of V's divergence,
+            sum_p (f_p - c_p) tr(M grad^2 f_p) / (N s_p^2) and sum_p grad f_p' M grad f_p /
+            (N s_p^2). Where a head is integrated out, f is its mean, and ``exact_variances`` are
+            those of u_j' f given theta, which the head's own draws bring, [K, q].
         """
         dims, params = chain.sampler.chain_dims, chain.sampler.params
         theta = rows(params, dims)
         force = rows(gradient, dims)
         spacing = chain.draws.thinning * chain.sampler.gradients_per_step
-        count = max(1, min(len(self.combinations), spacing // _GRADIENTS_EACH))
-        values, moving = self._predictions(chain, force, probes, count)
+        values, moving = self._predictions(chain, force, probes, spacing // _GRADIENTS_EACH)
         found = {
             "coordinates": _products(self.covectors, theta),
             "forces": _products(self.vectors, force),
@@ -107,38 +118,67 @@ class FollowedDirections:
         return {kind: value.double().cpu() for kind, value in found.items()}
 
     def _predictions(
-        self, chain: Chain, force: Tensor, probes: Batch, count: int
+        self, chain: Chain, force: Tensor, probes: Batch, paid: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return u_j' f, and what :meth:`record` notes of the fields that move.
+
+        Args:
+            chain: The chain, at the draw.
+            force: grad U there, [K, d].
+            probes: The examples whose predictions count.
+            paid: Combinations for which the gradients since the last draw pay.
+        """
         sampler, target = chain.sampler, chain.target
         assert target is not None
         dims, params = sampler.chain_dims, sampler.params
         free = _free(chain)
         generator = torch.Generator().manual_seed(chain.steps)
-        values = force.new_zeros(len(force), len(self.combinations))
-        found: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[-3:]}
+
+        def signs(count: int) -> Tensor:
+            return (2.0 * torch.randint(0, 2, (count,), generator=generator) - 1).to(force)
+
+        def field(a: Tensor) -> Tensor:
+            return self._metric(sampler.preconditioner, params, dims, a) * free / target.num_data
+
+        def gradient(sums: Tensor, *, graph: bool = True) -> Tensor:
+            found = torch.autograd.grad(
+                sums, params, retain_graph=True, create_graph=graph, materialize_grads=True
+            )
+            return rows(found, dims) * free
+
+        def bend(a: Tensor) -> Tensor:
+            z = signs(free.shape[-1]).expand_as(force) * free
+            return _second(a, field(z), z, params, dims)
+
+        found: dict[str, list[Tensor]] = {kind: [] for kind in TRACES[-4:]}
         with math_attention(), torch.enable_grad():
             flat = _predictions(chain, probes)
             combined = flat @ self.combinations.to(flat).mT
             values = combined.detach()
-            for j in range(count if combined.requires_grad else 0):
-                grads = torch.autograd.grad(
-                    combined[:, j].sum(),
-                    params,
-                    retain_graph=True,
-                    create_graph=True,
-                    materialize_grads=True,
-                )
-                a = rows(grads, dims) * free
-                v = self._metric(sampler.preconditioner, params, dims, a.detach()) * free
-                v = v / target.num_data
+            if not combined.requires_grad:
+                return values, {}
+            for j in range(max(1, min(len(self.combinations), paid))):
+                a = gradient(combined[:, j].sum())
+                v = field(a.detach())
                 found["moving_forces"].append((v * force).sum(-1))
                 found["spreads"].append((v * a.detach()).sum(-1))
                 # Signs of its own for each combination: their noise has nothing in common.
-                signs = torch.randint(0, 2, (free.shape[-1],), generator=generator)
-                z = (2.0 * signs - 1).to(force).expand_as(force) * free
-                pushed = self._metric(sampler.preconditioner, params, dims, z) * free
-                found["bends"].append(_second(a, pushed / target.num_data, z, params, dims))
-        return values, {k: torch.stack(r, -1) for k, r in found.items() if r}
+                found["bends"].append(bend(a))
+            scale = self.deviations.to(flat)
+            weights = (flat.detach() - self.centre.to(flat)) / scale**2
+            a = gradient((weights * flat).sum())
+            bends = [bend(a) for _ in range(max(1, min(_BENDS, paid)))]
+            each = [
+                gradient((flat * (signs(len(scale)) / scale)).sum(), graph=False)
+                for _ in range(_SPREADS)
+            ]
+            spreads = [(field(e) * e).sum(-1) for e in each]
+            found["sums"] = [
+                (field(a.detach()) * force).sum(-1),
+                torch.stack(bends).mean(0),
+                torch.stack(spreads).mean(0),
+            ]
+        return values, {kind: torch.stack(r, -1) for kind, r in found.items()}
 
     def _metric(
         self, preconditioner: Preconditioner, params: Sequence[Tensor], dims: int, a: Tensor
@@ -197,7 +237,8 @@ def find_directions(chain: Chain, batches: Sequence[Batch], probes: Batch) -> Fo
     """
     target, sampler = chain.target, chain.sampler
     assert target is not None
-    deviations = _deviations(chain, probes)  # first: all processes take part, whatever fails later
+    # First: all processes take part, whatever fails later.
+    centre, deviations = _centre_and_deviations(chain, probes)
     dims, params, metric = sampler.chain_dims, sampler.params, sampler.preconditioner
     free = _free(chain)
     free = free if dims else free[0]
@@ -268,16 +309,19 @@ def find_directions(chain: Chain, batches: Sequence[Batch], probes: Batch) -> Fo
         torch.stack(variances, -1).reshape(shape) if variances else nothing,
         rest.reshape(shape[0]),
         combinations,
+        centre,
+        deviations,
     )
 
 
 @torch.no_grad()
-def _deviations(chain: Chain, probes: Batch) -> Tensor:
-    """Return how far predictions of all chains are apart, [P], ones where that is unknown.
+def _centre_and_deviations(chain: Chain, probes: Batch) -> tuple[Tensor, Tensor]:
+    """Return the mean of all chains' predictions, and how far they are apart, [P] each.
 
-    It stands for their posterior deviations, the part that an exact head's own draws bring
-    included. Chains may agree on a prediction for a while, as they do on most probabilities of
-    classes, so that none is less than half of the root mean square.
+    The latter is one where few chains leave it unknown. It stands for their posterior deviations,
+    the part that an exact head's own draws bring included. Chains may agree on a prediction for a
+    while, as they do on most probabilities of classes, so that none is less than half of the root
+    mean square.
     """
 
     def of_all(values: Tensor) -> Tensor:
@@ -285,14 +329,15 @@ def _deviations(chain: Chain, probes: Batch) -> Tensor:
         return torch.from_numpy(chain.processes.of_all_chains(own.cpu().numpy(), own.device))
 
     every = of_all(_predictions(chain, probes))
+    centre = every.mean(0)
     if len(every) < FEWEST_CHAINS:
-        return torch.ones_like(every[0])
+        return centre, torch.ones_like(centre)
     variance = every.var(0)
     if chain.head is not None:
         of_each = torch.eye(every.shape[-1], dtype=torch.float64)
         variance += of_all(_head_variances(chain, probes, of_each)).mean(0)
     least = 0.25 * variance.mean()
-    return variance.clamp_min(least).sqrt() if least > 0 else torch.ones_like(variance)
+    return centre, variance.clamp_min(least).sqrt() if least > 0 else torch.ones_like(variance)
 
 
 def _head_variances(chain: Chain, probes: Batch, combinations: Tensor) -> Tensor:

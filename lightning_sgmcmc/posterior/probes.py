@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -174,8 +175,9 @@ class Probes:
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore the directions on a device."""
         self._examples, followed = state["examples"], state["directions"]
-        # An earlier version followed predictions of a minibatch where there was no held-out set.
-        if followed is not None and self._examples is not None:
+        # Earlier versions followed predictions of a minibatch, or had no field for all of them.
+        known = followed is not None and {f.name for f in fields(FollowedDirections)} == {*followed}
+        if known and self._examples is not None:
             self.directions = FollowedDirections(**{k: t.to(device) for k, t in followed.items()})
 
 

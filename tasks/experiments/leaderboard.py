@@ -112,6 +112,8 @@ def _row(results: Results, task: str, method: str) -> dict[str, str]:
     found = {k: list(numbers(results, task, method, place).values()) for k, place in places.items()}
     written = {k: mean_and_error(values, 3) for k, values in found.items()}
     seconds = numbers(results, task, method, "wall_seconds").values()
+    drawn = numbers(results, task, method, "temperature")
+    alarms = [at(results[f"{task}-{method}-{i}"], "diagnostics.alarms") for i in drawn if drawn[i]]
     for name in ("agreement", "total_variation"):
         apart = [
             at(results.get(f"{task}-agreement-{i}"), f"metrics.{task}-{method}-{i}.{name}")
@@ -120,6 +122,7 @@ def _row(results: Results, task: str, method: str) -> dict[str, str]:
         written[name] = mean_and_error([value for value in apart if value is not None], 3)
     return written | {
         "seeds": str(len(found["nll"])),
+        "unalarmed": str(sum(not each for each in alarms)) if alarms else "-",
         "behind": mean_and_error(list(behind(results, task).get(method, ())), 3),
         "seconds": f"{np.mean(list(seconds)):.0f}" if seconds else "-",
     }

@@ -803,6 +803,11 @@ NLD = [
         {"lr": 1e-4, "metric": _quasi_diagonal("model")},
     ),
     Row("qdop-cold", "the footnote on pSGLD's code, T = 1/N", {"temperature": 2e-5}),
+    Row(
+        "qdop-smooth",
+        "ours, beyond the paper: a network of smooth first weights, C frozen after a fifth",
+        {"freeze": True, "burn_in": 10_000, "chains": 5, "prior": gaussian(0.3)},
+    ),
 ]  # fmt: skip
 
 # --- Wang, Deng, Lin 2020 (HASGLD-SA) -----------------------------------------------------------

@@ -73,6 +73,23 @@ def test_the_table_counts_the_tasks_that_a_method_leads() -> None:
     )
 
 
+def test_the_table_counts_the_chains_without_an_alarm() -> None:
+    """Iterates of an optimizer, at temperature 0, have no verdict to count."""
+    found = results(sghmc=[1.0, 2.0, 3.0], swag=[1.0])
+    for seed, alarms in enumerate([[], ["R-hat"], []]):
+        found[f"yacht-sghmc-{seed}"] |= {"temperature": 1.0, "diagnostics": {"alarms": alarms}}
+    found["yacht-swag-0"] |= {"temperature": 0.0, "diagnostics": {"alarms": []}}
+    lines = leaderboard.EXPERIMENT.render(found).splitlines()
+    head = next(line for line in lines if line.startswith("| task")).split(" | ")
+    counts = {
+        line.split(" | ")[1]: line.split(" | ")[head.index("without an alarm")]
+        for line in lines
+        if line.startswith("| yacht")
+    }
+    assert counts["SGHMC"] == "2"
+    assert counts["SWAG"] == "-"
+
+
 def test_a_seed_is_that_of_the_chains_and_of_the_split() -> None:
     runs = [cell for cell in leaderboard.cells() if isinstance(cell, Cell)]
     seeds = {cell.name: cell.overrides for cell in runs}

@@ -37,7 +37,7 @@ def step(cell: Cell) -> float:
 def test_names_are_unique_and_the_grid_is_the_paper_s() -> None:
     names = [cell.name for cell in (*CELLS, *CHOICES)]
     assert len(set(names)) == len(names)
-    assert len(CHOICES) == 4 * 4 * 3 + 2 * 4
+    assert len(CHOICES) == 4 * 4 * 3 + 2 * 4 + 5
     tried = {(cell.name.split("-")[0], step(cell)) for cell in CHOICES}
     assert {(c.name, step(c)) for c in CELLS if "-" not in c.name} < tried
     accurate = {(c.name.split("-")[0], step(c)) for c in CELLS if c.name.endswith("accurate")}
@@ -52,7 +52,9 @@ def test_networks_and_data(cell: Cell, parsed: Any) -> None:
     assert model["net"]["init_args"]["hidden"] == [400, 400]
     assert (data["num_val"], data["val_from"], data["scale"]) == (10_000, "last", "unit")
     assert data["measure_train"] == 10_000
-    assert model["net"]["init_args"]["dropout"] == 0.5 * (cell.name == "dropout")
+    assert model["net"]["init_args"].get("dropout", 0) == 0.5 * (cell.name == "dropout")
+    smooth = model["net"]["class_path"].endswith("SmoothMLP")
+    assert smooth == (cell.name == "qdop-smooth")
 
 
 def test_weights_start_with_variance_one_over_fan_in() -> None:
@@ -186,6 +188,7 @@ def test_recorded_trials_have_a_fifth_of_the_length() -> None:
         assert cell.overrides["model.schedule"]["init_args"]["every"] == 2_000
         if cell.name in ended:
             draws = 1 if cell.name.startswith(nld.POINTS) else 95
+            draws = 80 if cell.name.startswith("qdop-smooth") else draws
             assert (ended[cell.name]["num_gradients"], ended[cell.name]["num_draws"]) == (
                 10_000,
                 draws,

@@ -8,8 +8,10 @@ where burn-in ends. The network of the posterior mean (PostMean) belongs to the 
 ``qdop-chains``, beyond the paper, has three chains. ``NAME-accurate`` has the step that was most
 accurate in the trials, which is the paper's rule, where the least NLL chose another.
 ``rmsprop-printed`` has Algorithm 2's metric, ``qdop-sampled`` a Fisher matrix of labels that the
-network's predictions give, and ``qdop-cold`` the temperature 1/N. SGD's last iterate is one
-network; ``sgd-averaged`` and ``sgd-accurate`` also average what samplers average.
+network's predictions give, and ``qdop-cold`` the temperature 1/N. ``qdop-smooth``, beyond the
+paper, has five chains of a network whose first weights are smooth over the pixels a priori, and
+freezes C after the first of the five steps. SGD's last iterate is one network; ``sgd-averaged`` and
+``sgd-accurate`` also average what samplers average.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ def _rows(results: Results, name: str, label: str, part: str = "ensemble") -> li
 
 def _setting(name: str) -> tuple[str, str, str]:
     """Return the method, the step and the prior's variance that a trial's name states."""
-    method, *words = name.split("-")
-    numbers = stated_numbers(words)
+    method, _, words = name.partition("-short-")
+    numbers = stated_numbers(words.split("-"))
     return SHEET.labels[method], f"{numbers['lr']:g}", str(numbers.get("variance", "flat"))
 
 

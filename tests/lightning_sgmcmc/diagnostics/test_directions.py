@@ -158,6 +158,26 @@ def test_predictions_that_saturate_follow_the_temperature_less(
     assert both.deviation_error < 0.02
 
 
+@pytest.mark.parametrize("variance", [0.5, 1.0, 2.0])
+def test_the_sums_over_all_predictions_take_the_place_of_a_few(variance: float) -> None:
+    """Of f_p = x_p - x_p^3 / 9 under N(0, 1), V_p = (f_p - c_p) f_p' about a centre that is off.
+
+    The one combination that is given would say 1; the two chains have a centre that they share.
+    """
+    x = np.sqrt(variance) * np.random.default_rng(3).standard_normal((2, 4000, 20))
+    f, slope, second = x - x**3 / 9, 1 - x**2 / 3, -2 * x / 3
+    away = f - 0.3
+    parts = [away * slope * x, away * second, slope**2]
+    sums = np.stack([part.sum(-1) for part in parts], -1)
+    one = np.random.default_rng(4).standard_normal((2, 4000, 1))
+    measured = predictive_temperature(one, one, np.ones_like(one), sums=sums).temperature
+    work, bent, spread = (part.mean() for part in parts)
+    assert measured.value == pytest.approx((work - bent) / spread, rel=1e-6)
+    assert measured.standard_error < 0.05
+    off = abs(measured.value - 1) / measured.standard_error
+    assert off < 4 if variance == 1 else off > 10
+
+
 def test_right_chains_are_rarely_off() -> None:
     """Of 400 right runs two p-values each: 1.6 below .002 expected, more than 8 by chance 1e-4."""
     off = 0

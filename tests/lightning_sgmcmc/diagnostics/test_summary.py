@@ -226,6 +226,17 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert bounded.remedy == Remedy(steps=4)
 
 
+@pytest.mark.parametrize(("last", "lr", "steps"), [(2.0, 0.25, 4), (50.0, 1 / 16, 8)])
+def test_a_step_beyond_the_largest_stable_one(last: float, lr: float, steps: float) -> None:
+    summary = summarise(predictions=normal(4, 100, 7))
+    (alarm,) = found_alarms(summary, step=Step(last=last))
+    assert alarm.remedy == Remedy(lr=lr, steps=steps)
+    assert f"the step is {last:g} times the largest stable one" in alarm.text
+    assert not found_alarms(summary, step=Step(last=last, corrected=True))
+    assert not found_alarms(summary, step=Step(last=0.99))
+    assert not found_alarms(summary, step=Step(last=last), temperature=0.0)
+
+
 def test_other_temperatures_count_where_that_of_the_predictions_is_not_known() -> None:
     summary = summarise(predictions=normal(2, 100, 5))
     assert alarms(summary, kinetic_temperature=known(9.0), predictive=predictive(1.0, 0.02)) == []

@@ -120,7 +120,9 @@ def test_each_prediction_counts_in_its_own_deviations(
         assert float(variance[0] / variance.median()) > 2500
         assert float(variance[1] / variance.median()) < 0.0001
         raw /= variance.clamp_min(0.25 * variance.mean()).sqrt()
-    torch.testing.assert_close(found(chain, probes).combinations, raw)
+    followed = found(chain, probes)
+    torch.testing.assert_close(followed.combinations, raw)
+    torch.testing.assert_close(followed.centre, predictions.mean(0))
 
 
 def test_moving_fields_and_their_divergence_on_a_network() -> None:
@@ -155,17 +157,60 @@ def test_moving_fields_and_their_divergence_on_a_network() -> None:
     torch.testing.assert_close(noted["moving_forces"][0], a @ M @ force, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("num_chains", [1, 4])
+def test_sums_over_all_predictions_are_those_of_their_fields(num_chains: int) -> None:
+    """V' grad U, and both parts of V's divergence on average, by dense derivatives of every f_p."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    chain, probes = bound(net, SGHMC, num_chains)
+    if num_chains > 1:
+        with torch.no_grad():
+            for p in chain.sampler.params:
+                p.add_(0.3 * torch.randn(p.shape, dtype=p.dtype))
+    followed = found(chain, probes)
+    for _ in range(5):
+        chain.advance(chain.minibatch())
+    _, predict = functions(chain, probes)
+    gradient = gradient_of_potential(chain.target, [chain.minibatch()])
+    sampler, batch = chain.sampler, (probes, torch.zeros(7))
+    drawn = []
+    for steps in range(1000):
+        chain.steps = steps
+        drawn.append(followed.record(chain, gradient, batch)["sums"])
+    mean, error = torch.stack(drawn).mean(0), torch.stack(drawn).std(0) / len(drawn) ** 0.5
+    every = torch.stack([predict(flat(chain, k)) for k in range(num_chains)])
+    if num_chains == 4:
+        assert float(followed.deviations.min()) > 0
+        assert float(followed.deviations.std()) > 0
+    for k in range(num_chains):
+        theta = flat(chain, k)
+        eye = torch.eye(len(theta), dtype=torch.float64)[:, None].expand(-1, num_chains, -1)
+        dims = sampler.chain_dims
+        apply = partial(followed._metric, sampler.preconditioner, sampler.params, dims)
+        M = torch.stack([apply(e)[k] for e in eye]) / 30
+        J, curvature = jacrev(predict)(theta), jacrev(jacrev(predict))(theta)
+        weights = (every[k] - followed.centre) / followed.deviations**2
+        force = torch.cat([(g[k] if dims else g).reshape(-1) for g in gradient])
+        work = weights @ J @ M @ force
+        torch.testing.assert_close(mean[k, 0], work, rtol=1e-6, atol=1e-9)
+        bend = torch.einsum("p,ij,pij->", weights, M, curvature)
+        spread = torch.einsum("pi,ij,pj,p->", J, M, J, followed.deviations**-2)
+        expected = torch.stack([bend, spread])
+        assert bool(((mean[k, 1:] - expected).abs() < 4.5 * error[k, 1:]).all())
+        assert float((spread / error[k, 2]).min()) > 20
+
+
 @pytest.mark.parametrize(
     ("make", "thinning", "count"),
     [
         (SGHMC, 1, 1),
-        (SGHMC, 24, 3),
+        (SGHMC, 36, 3),
         (SGHMC, 1000, 6),
-        (partial(HMC, leapfrog_steps=16), 1, 2),
-        (partial(HMC, leapfrog_steps=16), 2, 4),
+        (partial(HMC, leapfrog_steps=24), 1, 2),
+        (partial(HMC, leapfrog_steps=24), 2, 4),
     ],
 )
-def test_each_eight_gradients_from_draw_to_draw_pay_for_a_combination(
+def test_each_twelve_gradients_from_draw_to_draw_pay_for_a_combination(
     make: Any, thinning: int, count: int
 ) -> None:
     chain, probes = bound(nn.Linear(2, 1), make, 1, thinning)
