@@ -35,6 +35,8 @@ TRACES = (
     "coordinates", "forces", "values", "fixed_forces", "exact_variances",
     "moving_forces", "spreads", "bends", "sums",
 )  # fmt: skip
+#: Fields of :class:`FollowedDirections` that all chains share.
+SHARED = ("combinations", "centre", "deviations")
 
 
 @dataclass(frozen=True)

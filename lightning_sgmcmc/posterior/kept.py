@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.metrics import PosteriorEnsemble, Prediction
+from lightning_sgmcmc.posterior.directions import SHARED
 from lightning_sgmcmc.posterior.draws import Draw, DrawStore
 from lightning_sgmcmc.posterior.held_out import MEASURED, HeldOut
 from lightning_sgmcmc.posterior.probes import Probes, place_names, spread_evenly
@@ -293,7 +294,7 @@ class KeptDraws:
             probes["directions"] |= {
                 name: torch.stack([s["probes"]["directions"][name][k] for s, k in places])
                 for name in probes["directions"]
-                if name != "combinations"  # which all chains share
+                if name not in SHARED
             }
         sums = [s for s in states if s["chains"][0] in numbers]
         return first | {
