@@ -37,8 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    run: Callable[[list[str]], int] = import_module("tasks.commands").main
-    return run(given)
+    try:
+        run: Callable[[list[str]], int] = import_module("tasks.commands").main
+        return run(given)
+    except KeyboardInterrupt:  # where nothing runs yet that would be saved
+        print("stopped", file=sys.stderr)
+        return 130
 
 
 def shadow(package: str, folder: Path) -> str | None:

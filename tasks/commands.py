@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from lightning_sgmcmc import __version__
 from lightning_sgmcmc.run import help as run_help
@@ -68,7 +71,7 @@ def train(arguments: list[str]) -> int:
     if unknown is not None:
         return refuse(unknown)
     whole = ["--help" if argument == "--help.all" else argument for argument in arguments]
-    import_module("lightning_sgmcmc.run.cli").main(CONFIGS, whole)
+    _imported("lightning_sgmcmc.run.cli").main(CONFIGS, whole)
     return 0
 
 
@@ -76,7 +79,7 @@ def tune(arguments: list[str]) -> int:
     """Search for the parameters of a task."""
     if find_spec("optuna") is None:
         return refuse("tune needs Optuna: pip install 'lightning-sgmcmc[tune]'")
-    import_module("lightning_sgmcmc.run.tune").main(CONFIGS, arguments)
+    _imported("lightning_sgmcmc.run.tune").main(CONFIGS, arguments)
     return 0
 
 
@@ -92,7 +95,7 @@ def check(arguments: list[str]) -> int:
 
 def generate(arguments: list[str]) -> int:
     """Make a data set of Darcy flows."""
-    status: int = import_module("pde.datasets.command").main(arguments, "sgmcmc generate")
+    status: int = _imported("pde.datasets.command").main(arguments, "sgmcmc generate")
     return status
 
 
@@ -100,8 +103,21 @@ def reproduce(arguments: list[str]) -> int:
     """Run a published experiment."""
     if "--record" in arguments and not (HOME / "docs").is_dir():
         return refuse("--record keeps results in docs/measured of a checkout; this is none")
-    import_module("tasks.experiments.reproduce").main(HOME, arguments, "sgmcmc reproduce")
+    _imported("tasks.experiments.reproduce").main(HOME, arguments, "sgmcmc reproduce")
     return 0
+
+
+def _imported(name: str) -> Any:
+    """Import a module. Ctrl-C ends the process at once: packages swallow it while they load."""
+    usual = signal.getsignal(signal.SIGINT)
+    mine = threading.current_thread() is threading.main_thread()
+    if usual is not signal.default_int_handler or not mine:
+        return import_module(name)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def refuse(message: str) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -20,9 +21,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+import sgmcmc
 from lightning_sgmcmc import Sampler, load_posterior
 from lightning_sgmcmc.callbacks.report.results import provenance
 from lightning_sgmcmc.run import cli
+from tasks import commands
 from tests.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -329,6 +332,25 @@ def test_a_bad_command_is_one_line_and_status_2(
     assert len(errors) == 1
     assert message in errors[0]
     assert files(configs.parent) == before
+
+
+def test_ctrl_c_while_packages_load(monkeypatch: Any, capsys: Any) -> None:
+    """It ends the process at once; later, where nothing runs yet, it is one word and status 130."""
+    seen = []
+
+    def load(name: str) -> None:
+        seen.append(signal.getsignal(signal.SIGINT))
+        raise KeyboardInterrupt
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(commands, "import_module", load)
+    try:
+        assert sgmcmc.main(["generate", "permeability"]) == 130
+        assert seen == [signal.SIG_DFL]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert capsys.readouterr().err == "stopped\n"
 
 
 def test_a_folder_that_holds_a_run_is_refused(configs: Path, capsys: Any) -> None:
