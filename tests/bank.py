@@ -313,14 +313,8 @@ def _logistic(dim: int = 10, num_data: int = 400) -> Problem:
     x = _inputs(rng, num_data + 60, dim, 4.0)
     eta = x @ rng.standard_normal(dim) * 1.5
     y = (rng.uniform(size=len(x)) < 1 / (1 + np.exp(-eta))).astype(float)
-    return Problem(
-        "logistic",
-        lambda: Classification(_linear_net(dim), 1.0),
-        _batch(x[:num_data], y[:num_data]),
-        _batch(x[num_data:], y[num_data:]),
-        1.0,
-        np.zeros(60),
-        np.ones(60),
+    return _unmeasured(
+        "logistic", lambda: Classification(_linear_net(dim), 1.0), x, y, num_data, 1.0
     )
 
 
@@ -339,15 +333,7 @@ def _network(units: int = 8, num_data: int = 60, noise: float = 0.3) -> Problem:
         net = nn.Sequential(nn.Linear(1, units), nn.Tanh(), nn.Linear(units, 1))
         return Regression(net, noise)
 
-    return Problem(
-        "network",
-        make,
-        _batch(x[:num_data], y[:num_data]),
-        _batch(x[num_data:], y[num_data:]),
-        1.0,
-        np.zeros(40),
-        np.ones(40),
-    )
+    return _unmeasured("network", make, x, y, num_data, 1.0)
 
 
 @cache
@@ -365,15 +351,7 @@ def _classes(dim: int = 8, units: int = 10, num_data: int = 80) -> Problem:
         net = nn.Sequential(nn.Linear(dim, units), nn.Tanh(), nn.Linear(units, 1))
         return Classification(net, 1.0)
 
-    return Problem(
-        "classes",
-        make,
-        _batch(x[:num_data], y[:num_data]),
-        _batch(x[num_data:], y[num_data:]),
-        9.0,
-        np.zeros(40),
-        np.ones(40),
-    )
+    return _unmeasured("classes", make, x, y, num_data, 9.0)
 
 
 @cache
@@ -399,6 +377,15 @@ def measured(problem: Problem, leapfrog_steps: int) -> Problem:
     found = run(problem, recipe).predictions
     flat = found.reshape(-1, found.shape[-1])
     return replace(problem, mean=flat.mean(0), deviation=flat.std(0))
+
+
+def _unmeasured(
+    name: str, make: Callable[[], Task], x: Array, y: Array, num_data: int, variance: float
+) -> Problem:
+    """Return a problem whose truth is to be measured; the rows after the first are the probes."""
+    known, probes = _batch(x[:num_data], y[:num_data]), _batch(x[num_data:], y[num_data:])
+    unknown = np.zeros(len(x) - num_data)
+    return Problem(name, make, known, probes, variance, unknown, unknown + 1)
 
 
 def _with_truth(problem: Problem) -> Problem:

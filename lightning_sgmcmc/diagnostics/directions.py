@@ -124,7 +124,8 @@ def predictive_temperature(
         exact: Variances of the exact part of the g_j at every draw, [C, D, q]; None where there is
             none.
         sums: V' grad U, and the parts of div V with second and with first derivatives of the
-            predictions, [C, D, 3]: see :class:`~lightning_sgmcmc.posterior.FollowedDirections`.
+            predictions, [C, D, 3]: see
+            :class:`~lightning_sgmcmc.posterior.directions.FollowedDirections`.
     """
     value, force = _traces(values, forces)
     spread = np.broadcast_to(np.asarray(spreads, dtype=np.float64), value.shape)

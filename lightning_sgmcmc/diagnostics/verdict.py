@@ -266,8 +266,7 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
 def _stability_alarms(step: Step) -> list[Alarm]:
     if step.corrected or step.last is None or step.last < 1:
         return []
-    factor = max(_STABLE / step.last, _SMALLEST)
-    remedy = Remedy(lr=factor, steps=min(1 / factor, 8.0))
+    remedy = _smaller(_STABLE / step.last)
     return [
         Alarm(
             f"the step is {step.last:.3g} times the largest stable one, so that stiff directions "
@@ -404,6 +403,11 @@ def _cooler(excess: float, step: Step) -> Remedy:
     factor = _AIM / excess
     if step.batch_share < 1 and excess > 2 * step.bias and factor < step.batch_share:
         return Remedy(whole_data=True)  # cheaper than the smaller step
+    return _smaller(factor)
+
+
+def _smaller(factor: float) -> Remedy:
+    """Return the remedy of a smaller step, of a run that is as much longer."""
     factor = max(factor, _SMALLEST)
     return Remedy(lr=factor, steps=min(1 / factor, 8.0))
 
