@@ -63,11 +63,13 @@ class SGMCMCModule(EnsembleSteps):
             whose C still adapts and whose target is biased, and the run says so.
         step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one,
             measured where burn-in ends, where the sampler takes over, and 1, 2, 4, 8, ... steps
-            after that.
+            after that. ``"auto"`` takes the largest, up to a quarter, that keeps the bound below on
+            a Gaussian.
         curvature_batches: Minibatches from which that one is estimated.
         max_gradient_noise: For ``lr="auto"`` on minibatches: the largest relative error of a
-            variance along the stiffest directions and of predictions
-            (:class:`~lightning_sgmcmc.adaptation.StepSize`); None sets no bound.
+            variance along the stiffest directions and of predictions, the step's own included
+            (:class:`~lightning_sgmcmc.adaptation.StepSize`); None sets no bound on noise, and 5 %
+            on the step's own.
         draw_budget: Largest number of draws of a chain written to disk. If more are due, evenly
             spaced ones are written and the rest enters the ensemble only; 0 writes none.
         draw_dtype: Type that draws are stored in: float32, bfloat16 or float16.
@@ -100,7 +102,7 @@ class SGMCMCModule(EnsembleSteps):
         burn_in_optimizer: OptimizerBurnIn | None = None,
         gradients: GradientEstimator | Literal["auto"] | None = "auto",
         freeze_preconditioner: bool = True,
-        step_fraction: float = 0.1,
+        step_fraction: float | Literal["auto"] = "auto",
         curvature_batches: int = 4,
         max_gradient_noise: float | None = 0.05,
         draw_budget: int = 200,

@@ -133,7 +133,7 @@ class Recipe:
 
     make: Callable[..., Any]
     lr: float | Literal["auto"] = "auto"
-    fraction: float = 0.1
+    fraction: float | Literal["auto"] = "auto"
     batch: int | None = None
     sampling: Literal["auto", "independent", "reshuffled"] = "auto"
     chains: int = 16
@@ -438,8 +438,7 @@ def remedied(trial: Trial, outcome: Outcome, budget: float) -> list[Outcome]:
     """
     recipe, rounds, spent = trial.recipe, [outcome], 0.0
     while rounds[-1].alarms:
-        remedy = rounds[-1].diagnostics["remedy"]
-        recipe = followed(recipe, remedy)
+        recipe = followed(recipe, rounds[-1].diagnostics)
         steps = recipe.burn_in + recipe.draws * recipe.thinning
         spent += steps / (trial.recipe.burn_in + trial.recipe.draws * trial.recipe.thinning)
         if spent > budget or len(rounds) > 8:
@@ -448,8 +447,9 @@ def remedied(trial: Trial, outcome: Outcome, budget: float) -> list[Outcome]:
     return rounds[1:] or rounds
 
 
-def followed(recipe: Recipe, remedy: dict[str, Any]) -> Recipe:
-    """Return the recipe that a remedy makes of another; a longer run is thinned more."""
+def followed(recipe: Recipe, diagnostics: dict[str, Any]) -> Recipe:
+    """Return the recipe that a run's remedy makes of its own; a longer run is thinned more."""
+    remedy = diagnostics["remedy"]
     factor, lr = remedy["steps"], remedy["lr"]
     recipe = replace(
         recipe,
@@ -462,7 +462,8 @@ def followed(recipe: Recipe, remedy: dict[str, Any]) -> Recipe:
     if target is not None:
         return replace(recipe, make=partial(MCLMC, target_energy_variance=target * lr**3))
     if recipe.lr == "auto":
-        return replace(recipe, fraction=min(recipe.fraction * lr, 0.5))
+        fraction = diagnostics["stability"]["step_fraction"]
+        return replace(recipe, fraction=min(fraction * lr, 0.5))
     return replace(recipe, lr=recipe.lr * lr)
 
 

@@ -107,7 +107,7 @@ def _step(overrides: Overrides) -> str:
     lr = overrides["model.sampler"]["init_args"]["lr"]
     fraction = overrides.get("model.step_fraction")
     if lr == "auto":
-        step = "lr auto" if fraction is None else f"lr {fraction:g} of the largest stable"
+        step = "lr auto" if fraction in (None, "auto") else f"lr {fraction:g} of the largest stable"
     else:
         step = f"lr {lr:.3g}"
     schedule = overrides.get("model.schedule")

@@ -1204,7 +1204,7 @@ LEADERBOARD = [
     Row("australian-sghmc-? australian-mclmc-? australian-hmc-?", "configs/australian.yaml: from 0",
         {"optimizer": None}),
     Row("australian-mclmc-? australian-hmc-?", "the module's own, where the step starts",
-        {"step_fraction": 0.1}),
+        {"step_fraction": "auto"}),
     Row(
         "*-ensemble-? *-dropout-?",
         "docs/leaderboard.md: Adam along a cosine, under the same prior",

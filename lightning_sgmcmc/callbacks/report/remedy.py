@@ -67,8 +67,11 @@ def changed_options(
     elif factor < 1 and bound is not None and not remedy["whole_data"]:
         arguments.append(f"--model.max_gradient_noise={_rounded(bound * factor, digits)}")
     elif factor != 1 and sampler["lr"] == "auto":
-        fraction = min(0.5, model["step_fraction"] * factor)
-        arguments.append(f"--model.step_fraction={_rounded(fraction, digits)}")
+        fraction = model["step_fraction"]
+        if fraction == "auto":
+            fraction = diagnostics["stability"]["step_fraction"]
+        fraction = _rounded(min(0.5, fraction * factor), digits)
+        arguments.append(f"--model.step_fraction={fraction}")
     elif factor != 1:
         # A schedule begins at the first step again.
         decays = model.get("schedule") is not None

@@ -57,7 +57,7 @@ def adapted(make: Any, burn_in: int, slope: float = 0.01, optimizer: int = 0) ->
     chain.place()
     chain.build()
     chain.bind(BatchStream((torch.ones(ROWS, 1),), ROWS, "full"))
-    return Adaptation(chain, StepSize())
+    return Adaptation(chain, StepSize(0.1))
 
 
 def known(adaptation: Adaptation, curvatures: dict[int, float], monkeypatch: Any) -> list[int]:
@@ -145,6 +145,30 @@ def test_a_large_fraction_waits_for_the_end_of_burn_in(monkeypatch: pytest.Monke
         adaptation.after_step()
         assert relative(chain) == pytest.approx(2.5 if chain.steps < 20 else 5)
         chain.advance(chain.minibatch())
+
+
+@pytest.mark.parametrize(
+    ("make", "bound", "on_the_way", "after"),
+    [
+        (SGLD, 0.05, 1 / 21, 1 / 21),  # f / (1 - f) = .05
+        (SGLD, None, 1 / 21, 1 / 21),
+        (SGLD, 0.2, 0.1, 1 / 6),
+        (SGLD, 0.5, 0.1, 0.25),
+        (SGHMC, 0.05, 0.1, 0.25),  # positions are exact on a Gaussian
+        (SGNHT, 0.01, 0.1, 0.25),
+    ],
+)
+def test_the_wanted_fraction_keeps_the_bound_on_the_steps_own_error(
+    make: Any, bound: float | None, on_the_way: float, after: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adaptation = Adaptation(adapted(make, 20).chain, StepSize(max_gradient_noise=bound))
+    known(adaptation, {}, monkeypatch)
+    chain = adaptation.chain
+    for _ in range(21):
+        adaptation.after_step()
+        assert relative(chain) == pytest.approx(10 * (on_the_way if chain.steps < 20 else after))
+        chain.advance(chain.minibatch())
+    assert adaptation.stability["step_fraction"] == pytest.approx(after)
 
 
 def test_hmc_measures_at_its_start_and_where_burn_in_ends(monkeypatch: pytest.MonkeyPatch) -> None:
