@@ -1075,7 +1075,7 @@ BDE = [
         "docs/bde.md: the last layer integrated out",
         {
             "sampler": "MCLMC", "options": {"length": "auto", "target_energy_variance": 1e-3},
-            "step_fraction": 0.5, "burn_in": 10_000, "law": "full",
+            "step_fraction": 0.5, "burn_in": 10_000, "steps": 22_500, "law": "full",
             "prior": "LayerwiseGaussianPrior({'log_noise': 9.0}, default=0.5)",
             "optimizer": adam(5_000, 0.01),
         },
@@ -1091,7 +1091,7 @@ BDE = [
     ),
     Row(
         "*-ensemble-? *-swag-?",
-        "docs/bde.md: as many gradients as ours",
+        "docs/bde.md: as many gradients as ours, on airfoil a few more",
         optimized("Adam", betas=(0.9, 0.999), eps=1e-8) | {
             "prior": _BDE, "lr": 0.01, "batch": 20_000, "law": "reshuffled", "burn_in": 24_999,
             "thinning": 1, "steps": 25_000, "chains": 6,
