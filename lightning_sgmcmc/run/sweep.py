@@ -179,7 +179,7 @@ def _command(path: Path, command: Any) -> list[str]:
     if not starts or "${args}" not in words:
         raise ValueError(
             f"{path}: command must be a list with 'train', the task and ${{args}}, such as "
-            "[${env}, ${interpreter}, -m, sgmcmc, train, --task, NAME, ${args}]"
+            '["${env}", "${interpreter}", -m, sgmcmc, train, --task, NAME, "${args}"]'
         )
     return [word for word in words[starts[-1] + 1 :] if not word.startswith("${")]
 

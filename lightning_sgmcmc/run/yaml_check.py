@@ -16,7 +16,8 @@ def check_yaml(path: Path) -> None:
         ValueError: If a key stands twice in a mapping, or anchors expand to too much.
         yaml.YAMLError: If it is not YAML.
     """
-    root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+    with path.open() as file:
+        root = yaml.compose(file, Loader=yaml.SafeLoader)  # names the file in its errors
     if root is not None and _size(path, root, {}) > _LARGEST:
         raise ValueError(f"{path}: its anchors expand to more than {_LARGEST} values")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from lightning_sgmcmc import GaussianPrior
 from lightning_sgmcmc.callbacks import ChainDivergedError
@@ -95,6 +96,13 @@ def test_yaml_that_says_a_thing_twice(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_text("model:\n  burn_in: 1\n  thinning: 2\n  burn_in: 3\n")
     with pytest.raises(ValueError, match=r"task\.yaml, line 2: 'burn_in' stands twice"):
+        check_yaml(path)
+
+
+def test_what_is_no_yaml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text("model: [${args}]\n")
+    with pytest.raises(yaml.YAMLError, match=r'task\.yaml", line 1, column 9'):
         check_yaml(path)
 
 

@@ -293,6 +293,20 @@ def test_a_mistake_is_one_line_and_status_2(
     assert message in errors[0]
 
 
+def test_the_command_that_a_message_suggests_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(SWEEP.replace("train", "fit"))
+    with pytest.raises(ValueError, match="command must be a list") as stop:
+        sweep.read(path)
+    suggested = str(stop.value).split("such as ")[1].replace("NAME", "toy")
+    path.write_text(SWEEP.split("command:")[0] + f"command: {suggested}\n")
+    assert sweep.read(path, ["--seed_everything=3"]).arguments == (
+        "--task",
+        "toy",
+        "--seed_everything=3",
+    )
+
+
 def test_laws_are_those_of_wandb(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     laws = {
