@@ -102,7 +102,7 @@ def test_yaml_that_says_a_thing_twice(tmp_path: Path) -> None:
 def test_what_is_no_yaml_is_named(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_text("model: [${args}]\n")
-    with pytest.raises(yaml.YAMLError, match=r'task\.yaml", line 1, column 9'):
+    with pytest.raises(yaml.YAMLError, match=r'task\.yaml", line 1, column 10'):
         check_yaml(path)
 
 

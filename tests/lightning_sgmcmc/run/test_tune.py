@@ -300,11 +300,7 @@ def test_the_command_that_a_message_suggests_is_read(tmp_path: Path) -> None:
         sweep.read(path)
     suggested = str(stop.value).split("such as ")[1].replace("NAME", "toy")
     path.write_text(SWEEP.split("command:")[0] + f"command: {suggested}\n")
-    assert sweep.read(path, ["--seed_everything=3"]).arguments == (
-        "--task",
-        "toy",
-        "--seed_everything=3",
-    )
+    assert sweep.read(path).arguments == ("--task", "toy", "--model.thinning=8")
 
 
 def test_laws_are_those_of_wandb(tmp_path: Path) -> None:
