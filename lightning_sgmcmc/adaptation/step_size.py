@@ -24,7 +24,7 @@ _DIRECTIONS = 8
 _FEW = 32
 #: Largest fraction before burn-in ends: on the way the curvature may grow fourfold unseen.
 _ON_THE_WAY = 0.25
-#: Of ``"auto"``: the largest fraction before burn-in ends, and from there on.
+#: Of ``"auto"``: the fraction before burn-in ends, and the largest one from there on.
 _AUTO_ON_THE_WAY, _AUTO = 0.1, 0.25
 #: Of ``"auto"``: the bound on the step's own error where ``max_gradient_noise`` sets none.
 _AUTO_BIAS = 0.05
@@ -53,8 +53,8 @@ class StepSize:
 
     The step is a fraction of the largest stable one. ``"auto"`` takes the largest, up to a quarter,
     at which variances are off by at most the bound below on a Gaussian: a quarter for the samplers
-    that are exact there, 1/21 for Euler-Maruyama with 5 %. Before burn-in ends it is at most a
-    tenth, a number that is given at most a quarter, since the curvature changes fast on the way.
+    that are exact there, 1/21 for Euler-Maruyama with 5 %. Before burn-in ends it is a tenth, a
+    number that is given at most a quarter, since the curvature changes fast on the way.
 
     Where gradients are of minibatches, it is
     lowered, from the chain's first step on, until no variance along the leading directions, and
@@ -223,11 +223,11 @@ class StepSize:
 
     def _wanted(self, chain: Chain) -> float:
         """Return the part of the largest stable step that is wanted where the chain stands."""
-        on_the_way = chain.steps < chain.draws.burn_in
+        if chain.steps < chain.draws.burn_in:
+            return _AUTO_ON_THE_WAY if self.fraction == "auto" else min(self.fraction, _ON_THE_WAY)
         if self.fraction != "auto":
-            return min(self.fraction, _ON_THE_WAY) if on_the_way else self.fraction
-        bound = self.max_gradient_noise or _AUTO_BIAS
-        return _within(chain.sampler, bound, _AUTO_ON_THE_WAY if on_the_way else _AUTO)
+            return self.fraction
+        return _within(chain.sampler, self.max_gradient_noise or _AUTO_BIAS)
 
     def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, _Kinds | None]:
         """Return lambda_max(C^(1/2) H C^(1/2)), and how the kinds of gradients are measured."""
@@ -298,13 +298,13 @@ class StepSize:
         return sorted(found, key=lambda priced: priced.price)
 
 
-def _within(sampler: Sampler, bound: float, largest: float) -> float:
-    """Return the largest fraction up to one at which the step's own error keeps a bound."""
+def _within(sampler: Sampler, bound: float) -> float:
+    """Return the largest fraction of ``"auto"`` at which the step's own error keeps a bound."""
 
     def above(fraction: float) -> float:
         return sampler.variance_bias(fraction) - bound
 
-    return largest if above(largest) <= 0 else float(brentq(above, 0.0, largest))
+    return _AUTO if above(_AUTO) <= 0 else float(brentq(above, 0.0, _AUTO))
 
 
 def _bias(value: float) -> str:
