@@ -52,9 +52,10 @@ class StepSize:
     """How ``lr="auto"`` is chosen, and the gradients with it.
 
     The step is a fraction of the largest stable one. ``"auto"`` takes the largest, up to a quarter,
-    at which variances are off by at most the bound below on a Gaussian: a quarter for the samplers
-    that are exact there, 1/21 for Euler-Maruyama with 5 %. Before burn-in ends it is a tenth, a
-    number that is given at most a quarter, since the curvature changes fast on the way.
+    at which variances are off by at most the bound below on a Gaussian: with exact gradients a
+    quarter for the samplers that are exact there, 1/21 for Euler-Maruyama with 5 %. Before burn-in
+    ends it is a tenth, and a number that is given at most a quarter, since the curvature changes
+    fast on the way.
 
     Where gradients are of minibatches, it is
     lowered, from the chain's first step on, until no variance along the leading directions, and
@@ -139,7 +140,7 @@ class StepSize:
         measured = eigenvalue
         eigenvalue = max(eigenvalue, sampler.preconditioner.expected_eigenvalue, known)
         limit = chain.processes.broadcast(sampler.max_stable_lr(eigenvalue))
-        wanted = self._wanted(chain)
+        wanted = self._wanted(chain, bounded=options is not None)
         chosen = self._choose(chain, wanted * limit, largest, options) if sampler.auto_lr else None
         fraction = sampler.lr / limit
         result = {"lr": sampler.lr, "largest_stable_lr": limit, "fraction": fraction}
@@ -221,13 +222,18 @@ class StepSize:
         chain.set_lr(largest)
         return True
 
-    def _wanted(self, chain: Chain) -> float:
-        """Return the part of the largest stable step that is wanted where the chain stands."""
+    def _wanted(self, chain: Chain, *, bounded: bool = False) -> float:
+        """Return the part of the largest stable step that is wanted where the chain stands.
+
+        Args:
+            chain: The chain.
+            bounded: Whether the error of noise and step together is bounded besides.
+        """
         if chain.steps < chain.draws.burn_in:
             return _AUTO_ON_THE_WAY if self.fraction == "auto" else min(self.fraction, _ON_THE_WAY)
         if self.fraction != "auto":
             return self.fraction
-        return _within(chain.sampler, self.max_gradient_noise or _AUTO_BIAS)
+        return _AUTO if bounded else _within(chain.sampler, self.max_gradient_noise or _AUTO_BIAS)
 
     def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, _Kinds | None]:
         """Return lambda_max(C^(1/2) H C^(1/2)), and how the kinds of gradients are measured."""
