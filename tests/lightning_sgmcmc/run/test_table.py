@@ -75,6 +75,16 @@ def test_a_remedy_is_the_run_s_own_command_with_what_changes(
     assert remedy.command(Path("mine"), CONFIG, found, own) == expected
 
 
+def test_a_fraction_that_the_run_has_chosen_is_multiplied() -> None:
+    config, found = copy.deepcopy(CONFIG), content(["wrong"], {"lr": 0.5})
+    config["model"]["init_args"]["step_fraction"] = "auto"
+    found["diagnostics"]["stability"] = {"step_fraction": 0.25}
+    assert remedy.command(Path("mine"), config, found, ["--task", "toy"]) == (
+        "sgmcmc train --task toy --model.step_fraction=0.125 --model.burn_in=100 "
+        "--trainer.max_steps=1000"
+    )
+
+
 def test_a_step_that_is_adapted_to_the_energy_changes_by_its_bound() -> None:
     """The mean square of the energy's change grows as dt^6, lr^3: .002 / 8 is .00025."""
     config = copy.deepcopy(CONFIG)
