@@ -3,8 +3,8 @@
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
 where all its runs are kept, or the only one of a record ``docs/records/NAME.json`` such as
-``robustness``, or of those in ``docs/records/NAME``; ``<!-- end -->`` ends it. The README has
-them, too.
+``robustness``, or of those in ``docs/records/NAME``, or ``price`` of runs of several experiments;
+``<!-- end -->`` ends it. The README has them, too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tasks.experiments import (
     equal_gradients,
     flow_runs,
     gpu,
+    prices,
     reproduce,
     scale,
     verdicts,
@@ -100,11 +101,14 @@ _RECORDS: dict[str, tuple[Callable[[dict[str, Any]], str], ...]] = {
     "bank": (verdicts.table,),
     "accuracy": (accuracy.table,),
     "pde_source": (flow_runs.table, flow_runs.printed),
+    "price": (prices.table,),
 }
 
 
 def _record(records: Path, name: str) -> dict[str, Any]:
     """Return a record, or by their names those of a folder, which is empty before the first."""
+    if name == "price":
+        return prices.read(records.parent)
     whole = records / f"{name}.json"
     if whole.exists():
         return dict(json.loads(whole.read_text()))

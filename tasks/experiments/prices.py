@@ -64,10 +64,10 @@ def table(record: dict[str, dict[str, Any]]) -> str:
                     f"{price['fields_solved']:,}",
                     f"{price['data_seconds']:.2g}",
                     f"{price['training_seconds']:,.0f}",
-                    f"{1e3 * one['seconds_a_field']:.2g}",
+                    f"{1e3 * one['seconds_a_field']:.3g}",
                     one["solver"],
                     f"{one['solver_error_percent']:.2g}",
-                    f"{1e3 * one['solver_seconds_a_field']:.2g}",
+                    f"{1e3 * one['solver_seconds_a_field']:.3g}",
                     "never" if after is None else f"{after:,} fields",
                 )
             )
