@@ -89,7 +89,7 @@ class StepSize:
 
     def __post_init__(self) -> None:
         if self.fraction != "auto" and not 0 < self.fraction < 1:
-            raise ValueError(f"step_fraction must lie in (0, 1), got {self.fraction}")
+            raise ValueError(f'step_fraction must be "auto" or lie in (0, 1), got {self.fraction}')
         if self.curvature_batches < 1:
             raise ValueError(f"curvature_batches must be at least 1, got {self.curvature_batches}")
         bound = self.max_gradient_noise

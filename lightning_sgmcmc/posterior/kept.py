@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ Array = NDArray[np.float64]
 
 #: Name of the draws' weights in averages among the traces.
 _WEIGHTS = "weights in averages"
+#: Chains whose draws are written at once: to wait until each is on the disk takes most of the time.
+_WRITERS = 4
 
 
 class KeptDraws:
@@ -136,13 +139,21 @@ class KeptDraws:
 
     def _write(self, states: list[dict[str, Tensor]], weight: float) -> None:
         step = self.chain.steps
-        for store, state in zip(self._stores, states, strict=True):
-            if self._writes:
-                if not store.draws:
-                    store.save_constants(self.chain.constants())
-                store.save(step, state, weight)
-            else:
+        if not self._writes:
+            for store in self._stores:
                 store.draws.append(Draw(step, f"step_{step}.safetensors", weight))
+            return
+
+        def save(store: DrawStore, state: dict[str, Tensor]) -> None:
+            if not store.draws:
+                store.save_constants(self.chain.constants())
+            store.save(step, state, weight)
+
+        if len(states) == 1:
+            save(self._stores[0], states[0])
+            return
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            list(pool.map(save, self._stores, states))
 
     def _ensemble(self, name: str) -> PosteriorEnsemble:
         if name not in self._ensembles:
