@@ -53,9 +53,9 @@ class StepSize:
 
     The step is a fraction of the largest stable one. ``"auto"`` takes the largest, up to a quarter,
     at which variances are off by at most the bound below on a Gaussian: with exact gradients a
-    quarter for the samplers that are exact there, 1/21 for Euler-Maruyama with 5 %. Before burn-in
-    ends it is a tenth, and a number that is given at most a quarter, since the curvature changes
-    fast on the way.
+    quarter for the samplers that are exact there, 1/21 for Euler-Maruyama with 5 %; a tenth where
+    nothing bounds the minibatches' noise. Before burn-in ends it is a tenth, and a number that is
+    given at most a quarter, since the curvature changes fast on the way.
 
     Where gradients are of minibatches, it is
     lowered, from the chain's first step on, until no variance along the leading directions, and
@@ -233,7 +233,11 @@ class StepSize:
             return _AUTO_ON_THE_WAY if self.fraction == "auto" else min(self.fraction, _ON_THE_WAY)
         if self.fraction != "auto":
             return self.fraction
-        return _AUTO if bounded else _within(chain.sampler, self.max_gradient_noise or _AUTO_BIAS)
+        if bounded:
+            return _AUTO
+        if chain.batch_law != "full":
+            return _AUTO_ON_THE_WAY  # nothing bounds the noise, which larger steps may not bear
+        return _within(chain.sampler, self.max_gradient_noise or _AUTO_BIAS)
 
     def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, _Kinds | None]:
         """Return lambda_max(C^(1/2) H C^(1/2)), and how the kinds of gradients are measured."""

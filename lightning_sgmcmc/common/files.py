@@ -96,10 +96,31 @@ def _name(error: BaseException, path: Path) -> None:
         error.filename = str(path)  # a disk that is full names no file
 
 
+def encoded(tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> bytes:
+    """Return the content of a safetensors file, equal to the bit for equal tensors and notes.
+
+    Args:
+        tensors: By name.
+        notes: Plain values, for :func:`read_notes`.
+    """
+    # Copies, because safetensors refuses tensors that share memory, such as tied buffers.
+    return save(
+        {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()},
+        # One entry, because safetensors writes several in an order of chance.
+        {_NOTES: json.dumps(notes, sort_keys=True)} if notes else None,
+    )
+
+
+def save_encoded(path: Path, content: bytes) -> str:
+    """Write a file as a whole and return its SHA-256."""
+    write_beside(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None
 ) -> str:
-    """Write a safetensors file as a whole, equal to the bit for equal content.
+    """Write a safetensors file as a whole.
 
     Args:
         path: Of the file.
@@ -109,14 +130,7 @@ def save_tensors(
     Returns:
         The SHA-256 of the file.
     """
-    # Copies, because safetensors refuses tensors that share memory, such as tied buffers.
-    content = save(
-        {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()},
-        # One entry, because safetensors writes several in an order of chance.
-        {_NOTES: json.dumps(notes, sort_keys=True)} if notes else None,
-    )
-    write_beside(path, content)
-    return hashlib.sha256(content).hexdigest()
+    return save_encoded(path, encoded(tensors, notes))
 
 
 def read_notes(file: Any) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from torch import Tensor
 from lightning_sgmcmc.common.files import (
     DamagedFileError,
     digest_of,
+    encoded,
+    save_encoded,
     save_tensors,
     verify,
     write_beside,
@@ -109,12 +111,24 @@ class DrawStore:
         Raises:
             OSError: If the disk is full, or the folder is read-only or gone.
         """
+        self.write(step, self.encoded(weights), weight)
+
+    def encoded(self, weights: Mapping[str, Tensor]) -> bytes:
+        """Return the content of a draw's file."""
+        dtype = DTYPES[self.dtype]
+        stored = {k: t.to(dtype) if t.is_floating_point() else t for k, t in weights.items()}
+        return encoded(packed(stored))
+
+    def write(self, step: int, content: bytes, weight: float) -> None:
+        """Write what :meth:`encoded` has made of a draw, then the index; without torch.
+
+        Raises:
+            OSError: As :meth:`save`.
+        """
         if not self.draws:
             self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step_{step}.safetensors"
-        dtype = DTYPES[self.dtype]
-        stored = {k: t.to(dtype) if t.is_floating_point() else t for k, t in weights.items()}
-        digest = save_tensors(self.folder / name, packed(stored))
+        digest = save_encoded(self.folder / name, content)
         self.draws.append(Draw(step, name, weight, digest))
         self._write_index()
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ Array = NDArray[np.float64]
 #: Name of the draws' weights in averages among the traces.
 _WEIGHTS = "weights in averages"
 #: Chains whose draws are written at once: to wait until each is on the disk takes most of the time.
+#: The threads call no torch, whose operations have no threads in a process that was forked.
 _WRITERS = 4
 
 
@@ -144,16 +146,17 @@ class KeptDraws:
                 store.draws.append(Draw(step, f"step_{step}.safetensors", weight))
             return
 
-        def save(store: DrawStore, state: dict[str, Tensor]) -> None:
+        for store in self._stores:
             if not store.draws:
                 store.save_constants(self.chain.constants())
-            store.save(step, state, weight)
-
         if len(states) == 1:
-            save(self._stores[0], states[0])
+            self._stores[0].save(step, states[0], weight)
             return
         with ThreadPoolExecutor(_WRITERS) as pool:
-            list(pool.map(save, self._stores, states))
+            for i in range(0, len(states), _WRITERS):
+                stores = self._stores[i : i + _WRITERS]
+                contents = [s.encoded(w) for s, w in zip(stores, states[i:], strict=False)]
+                list(pool.map(DrawStore.write, stores, repeat(step), contents, repeat(weight)))
 
     def _ensemble(self, name: str) -> PosteriorEnsemble:
         if name not in self._ensembles:

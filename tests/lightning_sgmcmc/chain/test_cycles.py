@@ -128,9 +128,8 @@ def test_an_automatic_step_is_not_lowered_with_the_schedule(schedule: Any) -> No
 
     It is measured after 1, 2, 4, 8, 16 and 32 steps; a cycle of 10 is near its floor after 8.
     """
-    module = Toy(
-        partial(SGLD, lr="auto", prior=GaussianPrior(variance=4.0)), burn_in=40, schedule=schedule
-    )
+    sampler = partial(SGLD, lr="auto", prior=GaussianPrior(variance=4.0))
+    module = Toy(sampler, burn_in=40, schedule=schedule, step_fraction=0.1)
     chain, adaptation = module.chain, module.adaptation
     chain.select()
     chain.place()
