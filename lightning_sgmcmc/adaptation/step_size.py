@@ -24,8 +24,10 @@ _DIRECTIONS = 8
 _FEW = 32
 #: Largest fraction before burn-in ends: on the way the curvature may grow fourfold unseen.
 _ON_THE_WAY = 0.25
-#: Of ``"auto"``: the fraction before burn-in ends, and the largest one from there on.
-_AUTO_ON_THE_WAY, _AUTO = 0.1, 0.25
+#: Of ``"auto"``: the fraction before burn-in ends, or where nothing bounds the minibatches' noise.
+_CAREFUL = 0.1
+#: Of ``"auto"``: the largest fraction elsewhere.
+_AUTO = 0.25
 #: Of ``"auto"``: the bound on the step's own error where ``max_gradient_noise`` sets none.
 _AUTO_BIAS = 0.05
 
@@ -57,9 +59,8 @@ class StepSize:
     nothing bounds the minibatches' noise. Before burn-in ends it is a tenth, and a number that is
     given at most a quarter, since the curvature changes fast on the way.
 
-    Where gradients are of minibatches, it is
-    lowered, from the chain's first step on, until no variance along the leading directions, and
-    none of a prediction, is off by more than a bound
+    Where gradients are of minibatches, the step is lowered, from the chain's first one on, until no
+    variance along the leading directions, and none of a prediction, is off by more than a bound
     (:class:`~lightning_sgmcmc.adaptation.heating.Heating`). Before burn-in ends, noise is set by
     the energy that the chain still has to lose, if that is far above T: a chain far from a mode,
     where examples differ most, would crawl otherwise.
@@ -230,13 +231,13 @@ class StepSize:
             bounded: Whether the error of noise and step together is bounded besides.
         """
         if chain.steps < chain.draws.burn_in:
-            return _AUTO_ON_THE_WAY if self.fraction == "auto" else min(self.fraction, _ON_THE_WAY)
+            return _CAREFUL if self.fraction == "auto" else min(self.fraction, _ON_THE_WAY)
         if self.fraction != "auto":
             return self.fraction
         if bounded:
             return _AUTO
         if chain.batch_law != "full":
-            return _AUTO_ON_THE_WAY  # nothing bounds the noise, which larger steps may not bear
+            return _CAREFUL  # nothing bounds the noise, which larger steps may not bear
         return _within(chain.sampler, self.max_gradient_noise or _AUTO_BIAS)
 
     def _measure(self, chain: Chain, batches: Sequence[Batch]) -> tuple[float, _Kinds | None]:

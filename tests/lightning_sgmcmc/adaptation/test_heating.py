@@ -244,6 +244,21 @@ def test_the_choice_of_gradients_is_by_cost(monkeypatch: pytest.MonkeyPatch) -> 
     assert type(other.gradients) is type(chain.gradients)
 
 
+def test_the_bound_alone_sets_a_step_on_minibatches() -> None:
+    """Fisher scoring counts the noise as its own, so that more than a tenth is within the bound."""
+    chain = chain_of(partial(SGFS, lr="auto", prior=GaussianPrior(4.0)))
+    assert chain.stream is not None
+    batches = [chain.stream.at(i) for i in range(10)]
+    chain.set_lr(1e-3)
+    for batch in batches:
+        chain.advance(batch)
+    settled = StepSize().settle(chain, batches)
+    assert 0.11 < settled["fraction"] <= 0.25
+    assert settled["variance_error"] <= 0.05 * (1 + 1e-6)
+    unbounded = StepSize(max_gradient_noise=None).settle(chain, batches)
+    assert unbounded["fraction"] == pytest.approx(0.1)
+
+
 class Settled:
     """Chains with 4 steps of an optimizer and a burn-in of 40, settled where they are put."""
 
