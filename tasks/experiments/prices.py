@@ -10,7 +10,7 @@ from tasks.experiments.tables import markdown
 
 #: Recorded runs under ``docs``, by what they predict and with which network.
 RUNS = {
-    "flow by its source, the README's command": "records/pde_source/epyc.json",
+    "flow by its source, the README's command": "records/pde_source/default.json",
     "flow by an additive permeability, the paper's network": (
         "measured/table2/paper-physics-additive-64/results.json"
     ),
