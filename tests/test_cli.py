@@ -305,6 +305,10 @@ def test_results_without_git_and_within_another_repository(
         (["--task", "toy", "--trainer.precision=16-mixed"], "16-mixed"),
         (["--task", "toy", "--trainer.gradient_clip_val=1.0"], "gradient_clip_val"),
         (["--ckpt_path", "last", "--out", "none"], "no run to continue in none"),
+        (
+            ["--task", "toy", "--out", "configs/toy.yaml/below"],
+            "toy.yaml/below: not a directory; --out FOLDER writes the run elsewhere",
+        ),
         (["--task", "toy", "--ckpt_path", "last"], "there is no checkpoint runs/toy/"),
         (["--task", "toy", "--ckpt_path", "gone.ckpt"], "there is no checkpoint gone.ckpt"),
         (

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
 import torch
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -86,13 +88,14 @@ class Finish(L.Callback):
         figures.mkdir(exist_ok=True)
         for title, figure in draw_all(folder, task, content).items():
             figure.savefig(figures / f"{title}.png", dpi=130)
-        _send(trainer, content, task.kept, figures)
         summary = task.summary(content) if content["metrics"] else []
         settings = checkpoints[0].settings if checkpoints else None
         command = None
         if self.arguments and settings is not None:
             command = remedy.command(folder, dict(settings), content, self.arguments)
-        print(f"\n{table.text(content, summary, command)}\n")
+        print(f"\n{table.text(content, summary, command)}\n", flush=True)
+        for logger in trainer.loggers:
+            _send(logger, trainer.global_step, content, task.kept, figures)
         summed_up = any(isinstance(callback, NoStep) for callback in callbacks)
         if not content["num_draws"] and not summed_up:
             raise ValueError(
@@ -138,16 +141,32 @@ def _keep_fuller(folder: Path, num_draws: int) -> None:
         )
 
 
-def _send(trainer: L.Trainer, content: dict[str, Any], kept: KeptDraws, figures: Path) -> None:
-    """Send final metrics and figures to the loggers that take them."""
-    for logger in trainer.loggers:
+def _send(
+    logger: Logger, step: int, content: dict[str, Any], kept: KeptDraws, figures: Path
+) -> None:
+    """Send final metrics and figures to a logger that takes them; its failure is a warning.
+
+    The folder has all of it, and a tracker that is out of reach or has no place to write to may
+    raise anything.
+    """
+    if isinstance(logger, CSVLog):
+        logger.finalize("success")
+        return
+    try:
         if isinstance(logger, SumsUp):
             logger.sum_up(content, kept)
-        elif not isinstance(logger, CSVLog):
-            logger.log_metrics(table.numbers(content), step=trainer.global_step)
+        else:
+            logger.log_metrics(table.numbers(content), step=step)
             for image in sorted(figures.glob("*.png")):
-                _send_image(logger, image, trainer.global_step)
+                _send_image(logger, image, step)
         logger.finalize("success")
+    except Exception as error:
+        rank_zero_warn(
+            f"{type(logger).__name__} has not taken the results, which are in {figures.parent}: "
+            f"{str(error) or type(error).__name__}"
+        )
+        with suppress(Exception):
+            logger.finalize("failed")
 
 
 def _send_image(logger: Logger, image: Path, step: int) -> None:

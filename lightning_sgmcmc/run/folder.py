@@ -80,7 +80,15 @@ class RunFolder:
 
     def _make(self, path: Path, exist_ok: bool) -> None:
         missing = [p for p in (path, *path.parents) if not p.exists()]
-        path.mkdir(parents=True, exist_ok=exist_ok)
+        try:
+            path.mkdir(parents=True, exist_ok=exist_ok)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise CommandLineError(
+                f"{error.filename}: {str(error.strerror).lower()}; --out FOLDER writes the run "
+                "elsewhere"
+            ) from None
         self._made = missing
 
     def leave(

@@ -99,6 +99,18 @@ def test_an_offline_run_holds_all_that_it_was_and_came_to(configs: Path) -> None
     assert len(rows["data"]) == 5
 
 
+def test_a_run_that_wandb_cannot_take_ends_with_its_results(
+    configs: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    (tmp_path / "taken").write_text("no folder")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "taken" / "below"))
+    with pytest.warns(UserWarning, match="WandbRun has not taken the results, which are in track"):
+        folder = cli.main(configs, ["--task", "toy", "--out", "tracked"])
+    assert "Verdict: not yet a sample" in capsys.readouterr().out
+    assert json.loads((folder / "results.json").read_text())["num_draws"] > 0
+    assert wandb.run is None  # so that the next run in this process is its own
+
+
 def test_a_run_below_another_directory_is_in_its_own_folder(
     configs: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
