@@ -147,7 +147,8 @@ class Row:
     Attributes:
         labels: What stands in the first columns.
         cell: Name of its cell, or the part of it that columns complete.
-        record: What columns read from in place of the content of that cell's ``results.json``.
+        record: What columns read from in place of the content of that cell's ``results.json``,
+            unless that cell diverged.
         part: The part of a run whose numbers are shown: ``ensemble``, ``posterior_mean``, ...
         published: Published numbers, or words, by the title of their column.
         empty: What stands in the other columns of a row of published numbers alone.
@@ -165,12 +166,13 @@ class Row:
         known = self.published.get(column.title)
         if known is not None:
             return known if isinstance(known, str) else f"{known:.{column.digits}f}"
-        if self.record is not None:
+        name = None if self.cell is None else column.cell.format(self.cell)
+        held = None if name is None else results.get(name)
+        if self.record is not None and DIVERGED not in (held or {}):
             return column.text(self.record, self.part)
         if self.cell is None and self.published:
             return self.empty
-        name = None if self.cell is None else column.cell.format(self.cell)
-        return column.text(None if name is None else results.get(name), self.part)
+        return column.text(held, self.part)
 
 
 def paper_row(

@@ -231,6 +231,7 @@ def test_numbers_stand_where_they_belong() -> None:
     results["400-dropout-seed2"] = made_up([6.0])  # 9.0 of the ensemble
     results["reduced-distilled-seed0"] = made_up([8.0])  # a teacher
     results["1200-deep-ensemble"] = made_up([1.0, 2.0])
+    results["800-psgld-100"] = {"diverged": "chain 0 diverged"}
     diagnostics = {"configurational_temperature": {"value": 1.2345}}
     results["reduced-psgld-1"] = made_up(
         [5.0, 6.0], 12_000, temperature=1.0, diagnostics=diagnostics
@@ -238,6 +239,7 @@ def test_numbers_stand_where_they_belong() -> None:
     text = psgld_mnist.EXPERIMENT.render(results)
     head = text.split("What each entry is")[0]
     assert row(head, "SGD")[1:] == ["-", "2.00 +- 1.00 (3)", "-", "-"]
+    assert row(head, "pSGLD, sigma^2 = 100, posterior (T = 1)")[1:] == ["-", "diverges", "-", "-"]
     assert row(head, "SGD, dropout")[1:] == ["6.50 +- 3.54 (2)", "-", "-", "-"]
     assert row(head, "deep ensemble of 5 (Adam)")[1:] == ["-", "-", "9.00", "-"]
     assert row(head, "distilled pSGLD, sigma^2 = 1, published code")[1:] == ["-"] * 4

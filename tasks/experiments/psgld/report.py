@@ -82,7 +82,10 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
     """
     yield SHEET.intro
     columns, paper = networks.columns, networks.sheet.published
-    errors = [Column(column.title, name, better="lower") for name, column in columns.items()]
+    errors = [
+        Column(column.title, name, cell=f"{name}-{{}}", better="lower")
+        for name, column in columns.items()
+    ]
     rows, entries, shown = [], [], set()
     for name, method in networks.methods.items():
         if method.paper is not None and method.paper not in shown:
@@ -93,7 +96,7 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
             column: _values(of, "error_percent", method) or _cost(results, networks, column, name)
             for column, of in runs.items()
         }
-        rows.append(Row([method.label], record=errors_of))
+        rows.append(Row([method.label], name, errors_of))
     yield Table([""], errors, rows)
     for name, column in columns.items():
         for key, method in networks.methods.items():
