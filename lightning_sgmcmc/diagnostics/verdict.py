@@ -29,7 +29,9 @@ _CHANCE = 0.002
 _AIM, _SMALLEST = 0.04, 1 / 16
 # Fractions of the largest stable step: one to go up to, and one that is needlessly small.
 _USUAL, _SMALL = 0.1, 0.02
-# The one that a step beyond that is brought down to.
+# A factor by which a step that is needlessly small can grow.
+_WORTH_WHILE = 2.0
+# The fraction that a step beyond the largest stable one is brought down to.
 _STABLE = 0.5
 # A share of accepted proposals with which a chain stands still.
 _FEW = 0.1
@@ -77,6 +79,7 @@ class Step:
     Attributes:
         fraction: The step size over the largest stable one; None where it is not known.
         bias: Relative excess of variances that the step brings with exact gradients, at most.
+        noise: That which gradient noise brings, in the mean over the weights.
         batch_share: n / N, the minibatch's share of the data.
         corrected: Whether a Metropolis test makes every step size exact.
         acceptance: Share of the proposals that it took; None where there is none.
@@ -88,6 +91,7 @@ class Step:
 
     fraction: float | None = None
     bias: float = 0.0
+    noise: float = 0.0
     batch_share: float = 1.0
     corrected: bool = False
     acceptance: float | None = None
@@ -200,17 +204,20 @@ def _divergence_alarms(summary: dict[str, Any]) -> list[Alarm]:
 def _longer(step: Step, factor: float) -> Remedy:
     """Return the remedy for a slow chain: a larger step where it is needlessly small.
 
-    Where minibatches bound the step, the whole data allow it, and pay if it grows by more than a
-    gradient does. Where nearly all proposals are refused it is a smaller one.
+    A step that its own error or gradient noise does not let grow is not needlessly small: a larger
+    one would be the next alarm, and its remedy the step as it was. Where minibatches bound the
+    step, the whole data allow it, and pay if it grows by more than a gradient does. Where nearly
+    all proposals are refused it is a smaller one.
     """
     if step.rejected:
         return Remedy(lr=_SMALLEST)
     if step.fraction is not None and step.fraction < _SMALL and not step.corrected:
         larger = _USUAL / step.fraction
-        if not step.bounded:
-            return Remedy(lr=larger)
-        if step.batch_share < 1 < larger * step.batch_share:
-            return Remedy(whole_data=True)
+        if step.bounded:
+            if step.batch_share < 1 < larger * step.batch_share:
+                return Remedy(whole_data=True)
+        elif (allowed := min(larger, _AIM / max(step.bias + step.noise, 1e-9))) >= _WORTH_WHILE:
+            return Remedy(lr=allowed)
     return Remedy(steps=factor)
 
 

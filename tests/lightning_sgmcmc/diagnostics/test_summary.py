@@ -220,6 +220,11 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert slow.remedy == Remedy(lr=pytest.approx(100.0))
     assert joint_remedy([hot, slow]).lr == hot.remedy.lr
     unmoved = predictive(1.0, 0.02, mean=0.5, chance=1e-4)
+    # What the step and gradient noise bring grows with the step, up to what a remedy aims at.
+    (small,) = found(unmoved, fraction=0.001, bias=0.001, noise=0.007, batch_share=0.01)
+    assert small.remedy == Remedy(lr=pytest.approx(5.0))
+    (small,) = found(unmoved, fraction=0.01, noise=0.021, batch_share=0.01)
+    assert small.remedy == Remedy(steps=4)
     (bounded,) = found(unmoved, fraction=0.001, bounded=True, batch_share=0.05)
     assert bounded.remedy == Remedy(whole_data=True)  # a step of 100 times for 20 times the cost
     (bounded,) = found(unmoved, fraction=0.01, bounded=True, batch_share=0.05)
