@@ -264,7 +264,7 @@ class Settled:
 
     draws = DrawSchedule(burn_in=40, optimizer_steps=4)
     prior = GaussianPrior(4.0)
-    make = partial(SGNHT, lr="auto", prior=prior)
+    make = staticmethod(partial(SGNHT, lr="auto", prior=prior))
     mode = minimize(Linear(True).potential, np.zeros(D)).x
 
     def __init__(self, make: Any = make) -> None:
