@@ -11,6 +11,7 @@ from typing import Any
 import optuna
 from filelock import FileLock, Timeout
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.pool import NullPool
 
 from lightning_sgmcmc.run.sweep import Sweep
 
@@ -38,10 +39,11 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._lock = FileLock(folder / ".study.lock")
         with self._lock:
-            # The file is shared by processes, each of which waits for the others.
+            # The file is shared by processes, each of which waits for the others, and closed by
+            # each after every use.
             storage = optuna.storages.RDBStorage(
                 f"sqlite:///{folder / 'study.db'}",
-                engine_kwargs={"connect_args": {"timeout": 60}},
+                engine_kwargs={"connect_args": {"timeout": 60}, "poolclass": NullPool},
             )
             held_names = optuna.get_all_study_names(storage)
             self._study = optuna.create_study(
