@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ _CHANCE = 0.002
 _AIM, _SMALLEST = 0.04, 1 / 16
 # Fractions of the largest stable step: one to go up to, and one that is needlessly small.
 _USUAL, _SMALL = 0.1, 0.02
-# A factor by which a step that is needlessly small can grow.
+# The smallest factor by which a larger step is worth a new chain.
 _WORTH_WHILE = 2.0
 # The fraction that a step beyond the largest stable one is brought down to.
 _STABLE = 0.5
@@ -79,7 +79,8 @@ class Step:
     Attributes:
         fraction: The step size over the largest stable one; None where it is not known.
         bias: Relative excess of variances that the step brings with exact gradients, at most.
-        noise: That which gradient noise brings, in the mean over the weights.
+        noise: That which gradient noise brings, in the mean over the weights; :func:`alarms` takes
+            it from the noise that it is given.
         batch_share: n / N, the minibatch's share of the data.
         corrected: Whether a Metropolis test makes every step size exact.
         acceptance: Share of the proposals that it took; None where there is none.
@@ -156,6 +157,8 @@ def alarms(
     if not temperature or diverged:
         return diverged  # iterates of an optimizer do not mix
     step = step or Step()
+    if noise is not None:
+        step = replace(step, noise=noise.total.ratio)
     found = _mixing_alarms(summary, step) + _stability_alarms(step)
     others = _other_alarms(temperature, kinetic_temperature, configurational, noise, step)
     if predictive is None or not np.isfinite(predictive.temperature.value):

@@ -72,7 +72,7 @@ def diagnose(kept: KeptDraws, stability: dict[str, float]) -> dict[str, Any]:
         result["configurational_temperature"] = asdict(measured.total) | {
             "layers": {name: layer.value for name, layer in measured.layers.items()}
         }
-    noise, added = minibatch_noise(chain, lr), 0.0
+    noise = minibatch_noise(chain, lr)
     if noise is not None:
         result["gradient_noise"] = {
             "ratio": noise.total.ratio,
@@ -81,19 +81,18 @@ def diagnose(kept: KeptDraws, stability: dict[str, float]) -> dict[str, Any]:
         }
         if not sampler.absorbs_gradient_noise:
             verdict["noise"] = noise
-            added = noise.total.ratio
     result["mixing"] = summarise(
         traces["weights"],
         traces["predictions"] if traces["predictions"].size else None,
         kept.draw_weights,
     )
-    found = alarms(result["mixing"], **verdict, step=_step(chain, stability, lr, added))
+    found = alarms(result["mixing"], **verdict, step=_step(chain, stability, lr))
     result["alarms"] = [alarm.text for alarm in found]
     result["remedy"] = asdict(joint_remedy(found)) if found else None
     return result
 
 
-def _step(chain: Chain, stability: dict[str, float], lr: float, noise: float) -> Step:
+def _step(chain: Chain, stability: dict[str, float], lr: float) -> Step:
     stream, sampler = chain.stream, chain.sampler
     share = 1.0
     if stream is not None and not chain.gradients.exact:
@@ -101,8 +100,7 @@ def _step(chain: Chain, stability: dict[str, float], lr: float, noise: float) ->
     return Step(
         stability.get("fraction"),
         stability.get("variance_bias", 0.0),
-        noise,
-        share,
+        batch_share=share,
         corrected=sampler.corrected,
         acceptance=getattr(sampler, "acceptance", None),
         thermostat=sampler.has_thermostat,

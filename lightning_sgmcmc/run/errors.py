@@ -55,7 +55,7 @@ def _parser(error: BaseException) -> str:
     return said
 
 
-def _file(error: BaseException) -> str:
+def file_reason(error: BaseException) -> str:
     """Return which file could not be used, and why."""
     if not isinstance(error, OSError) or error.strerror is None:
         return _message(error)
@@ -109,7 +109,7 @@ TABLE = (
     Entry("pde.errors.PdeError", 2, _message),
     Entry("wandb.errors.Error", 2, _wandb),
     Entry("pydantic_core.ValidationError", 2, _wandb),  # of W&B's settings
-    Entry("builtins.OSError", 2, _file),
+    Entry("builtins.OSError", 2, file_reason),
     Entry("lightning.fabric.utilities.exceptions.MisconfigurationException", 2, _message),
     Entry("jsonargparse.ArgumentError", 2, _parser),
     Entry("yaml.YAMLError", 2, _message),

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS, newest
 from lightning_sgmcmc.common.files import write_beside
-from lightning_sgmcmc.run.errors import CommandLineError
+from lightning_sgmcmc.run.errors import CommandLineError, file_reason
 
 _VARIABLE = "SGMCMC_RUN_FOLDER"
 #: What a run leaves beside its configuration.
@@ -85,10 +85,8 @@ class RunFolder:
         except FileExistsError:
             raise
         except OSError as error:
-            raise CommandLineError(
-                f"{error.filename}: {str(error.strerror).lower()}; --out FOLDER writes the run "
-                "elsewhere"
-            ) from None
+            reason = file_reason(error)
+            raise CommandLineError(f"{reason}; --out FOLDER writes the run elsewhere") from None
         self._made = missing
 
     def leave(

@@ -225,6 +225,10 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert small.remedy == Remedy(lr=pytest.approx(5.0))
     (small,) = found(unmoved, fraction=0.01, noise=0.021, batch_share=0.01)
     assert small.remedy == Remedy(steps=4)
+    measured = GradientNoise(NoiseTemperature(0.021, 1.0), {})
+    step = Step(fraction=0.01, batch_share=0.01)
+    (small,) = found_alarms(summary, predictive=unmoved, noise=measured, step=step)
+    assert small.remedy == Remedy(steps=4)
     (bounded,) = found(unmoved, fraction=0.001, bounded=True, batch_share=0.05)
     assert bounded.remedy == Remedy(whole_data=True)  # a step of 100 times for 20 times the cost
     (bounded,) = found(unmoved, fraction=0.01, bounded=True, batch_share=0.05)
