@@ -250,7 +250,7 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
     enough = space["rhat"]["q95"] < 1.1 and space["ess_bulk"]["q05"] >= 200
     if space["rhat_above"] > 0.05 and not enough:
         what = "the chains have" if chains > 1 else "the two halves of the chain differ: it has"
-        remedy = _longer(step, 4)
+        remedy = _longer(step, _mixed_after(space["rhat"]["q95"], space["rhat_limit"]))
         found.append(
             Alarm(
                 f"R-hat of the {name} has the median {space['rhat']['median']:.2f} and is above "
@@ -271,6 +271,15 @@ def _mixing_alarms(summary: dict[str, Any], step: Step) -> list[Alarm]:
             )
         )
     return found
+
+
+def _mixed_after(rhat: float, limit: float) -> float:
+    """Return how many times as long a run would be for an R-hat at its limit, 2 to 4.
+
+    R-hat^2 - 1 is the variance of a chain's mean over the posterior's, and falls as 1/n once the
+    chains move between all places; half as much more is for the error of the R-hat itself.
+    """
+    return float(np.clip(1.5 * (rhat**2 - 1) / (limit**2 - 1), 2, 4))
 
 
 def _stability_alarms(step: Step) -> list[Alarm]:

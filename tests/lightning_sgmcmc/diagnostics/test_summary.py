@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from lightning_sgmcmc.adaptation import GradientNoise, NoiseTemperature
 from lightning_sgmcmc.diagnostics import (
@@ -96,6 +97,27 @@ def test_chains_that_disagree_in_predictions() -> None:
     assert alarms(summarise(weights=predictions))[0].startswith("R-hat of the weights")
     # Weights that differ where predictions agree are symmetries, no alarm.
     assert alarms(summarise(weights=predictions, predictions=normal(4, 100, 50))) == []
+
+
+@pytest.mark.parametrize(("phi", "draws"), [(0.8, 200), (0.9, 400)])
+def test_r_hat_says_how_much_longer_a_run_has_to_be(phi: float, draws: int) -> None:
+    """R-hat^2 - 1 falls as 1/n on autoregressive chains, so the run that the remedy names mixes."""
+
+    def chains(length: int, seed: int) -> np.ndarray:
+        noise = normal(4, length, 60, seed=seed) * np.sqrt(1 - phi**2)
+        noise[:, 0] /= np.sqrt(1 - phi**2)
+        return lfilter([1], [1, -phi], noise, axis=1)
+
+    for seed in range(3):
+        summary = summarise(predictions=chains(draws, seed))
+        (alarm,) = found_alarms(summary)
+        assert alarm.remedy is not None
+        factor = alarm.remedy.steps
+        assert 2 <= factor < 4
+        longer = summarise(predictions=chains(round(factor * draws), seed))
+        assert found_alarms(longer) == []
+        before, after = (s["predictions"]["rhat"]["q95"] ** 2 - 1 for s in (summary, longer))
+        assert factor * after == pytest.approx(before, rel=0.3)
 
 
 def test_one_chain_that_drifts() -> None:
