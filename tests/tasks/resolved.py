@@ -81,11 +81,16 @@ def of_run(cell: Cell) -> Resolved:
     adam = model.burn_in_optimizer
     net = (model.get("net") or {}).get("init_args") or {}
     callbacks = [c for c in config.trainer.callbacks or [] if "Pruning" in c.class_path]
+    law = sampler.batches if batch == "auto" else batch
+    gradients = "auto" if model.gradients == "auto" else _call(model.gradients)
+    bounded = sampler.auto_lr and law != "full" and gradients != "FullGradient()"
     return _of_sampler(sampler) | {
         "step_fraction": model.step_fraction if sampler.auto_lr else None,
+        "bound": model.max_gradient_noise if bounded else None,
+        "gradients": gradients if bounded or gradients != "auto" else None,
         "schedule": _call(model.schedule),
         "batch": data.batch_size,
-        "law": sampler.batches if batch == "auto" else batch,
+        "law": law,
         "steps": config.trainer.max_steps,
         "burn_in": model.burn_in,
         "thinning": model.thinning,
@@ -150,6 +155,8 @@ def _of_sampler(sampler: Sampler) -> Resolved:
         "options": options,
         "metric": of_metric,
         "lr": "auto" if sampler.auto_lr else sampler.lr,
+        "bound": None,
+        "gradients": None,
         "prior": repr(sampler.prior),
         "temperature": sampler.temperature,
     }

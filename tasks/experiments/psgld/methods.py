@@ -99,7 +99,7 @@ def posterior(protocol: Protocol, name: str, lr: float, variance: float = 1.0) -
 
 
 def sghmc(protocol: Protocol) -> dict[str, Any]:
-    """Return underdamped Langevin dynamics after Adam, the recipe of ``configs/mnist.yaml``."""
+    """Return underdamped Langevin dynamics after Adam; nothing bounds the minibatches' noise."""
     adam = {"optimizer": component("torch.optim.Adam", lr=1e-3), "steps": protocol.steps // 4}
     metric = ours("RMSProp", eps=1e-12, floor=0.5)
     return (
@@ -107,6 +107,7 @@ def sghmc(protocol: Protocol) -> dict[str, Any]:
             "SGHMC", "auto", gaussian(0.1), momentum=0.99, temperature=1.0, preconditioner=metric
         )
         | {"model.step_fraction": 0.02, "model.burn_in_optimizer": adam}
+        | {"model.max_gradient_noise": None, "model.gradients": None}
         | protocol.draws(3 * protocol.steps // 8)
     )
 
