@@ -213,8 +213,8 @@ class SGMCMCModule(EnsembleSteps):
         return optimizer.step() if closure is None else optimizer.step(closure)
 
     def _curvature_sample(self, count: int) -> list[Batch]:
-        """Return the first minibatches of a loader that is no BatchStream, at most ``count``."""
-        loader = checks.plain_loader(self.trainer.train_dataloader, own=True)
+        """Return at most ``count`` minibatches of a loader that is no BatchStream."""
+        loader = checks.spread_loader(self.trainer.train_dataloader, count)
         batches = [received(self.trainer, batch) for batch in islice(loader, count)]
         self.chain.check_task(batches[0] if batches else None)
         return batches

@@ -293,9 +293,13 @@ class RegressionTask(SGMCMCModule):
         return x, y + torch.exp(self.log_sigma) * self.noise_factors(x) * normal(y)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Take one step; during burn-in, let sigma follow the residuals if it is to."""
+        """Take one step; during burn-in, let sigma follow the residuals if it is to.
+
+        It stands still where the sampler adapts its step to the potential's changes.
+        """
         super().training_step(batch, batch_idx)
-        if self.noise in FOLLOWING and self.chain.steps < self.chain.draws.burn_in:
+        adapts = self.chain.sampling_now and self.chain.sampler.batches == "full"
+        if self.noise in FOLLOWING and not adapts and self.chain.steps < self.chain.draws.burn_in:
             residual = self._latest_residual()
             assert self.chain.target is not None
             residual = residual[:, self._columns()]
@@ -355,6 +359,22 @@ class RegressionTask(SGMCMCModule):
                 'noise "held_out" needs a validation split: set --data.num_val, or noise to '
                 '"residuals"'
             )
+
+    def on_train_start(self) -> None:
+        """Refuse a sigma that a sampler would take for the error of its step; then as ever.
+
+        Raises:
+            ValueError: If the sampler adapts to the potential without knowing sigma.
+        """
+        sampler = self.chain.sampler
+        adapts = sampler.batches == "full" and self.noise in FOLLOWING
+        if adapts and sampler.temperature and not self.chain.optimizer_steps:
+            raise ValueError(
+                f"{sampler.name} adapts its step to the potential, which noise "
+                f'"{self.noise}" changes where burn-in ends: give burn_in_optimizer, so that the '
+                'residuals are known before, or let noise be a number or "learned"'
+            )
+        super().on_train_start()
 
     def _fit_networks(self, x: Tensor, outputs: int) -> None:
         """Fit the networks to the data.

@@ -124,6 +124,7 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
         ]
         return replace(
             found[0],
+            energy=plain.energy,
             variance=np.max([f.variance for f in found], axis=0),
             typical_variance=max(f.typical_variance for f in found),
         )
@@ -136,8 +137,8 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
         used = FullGradient if exact else Minibatch
     offered, found = _offered(chain), list[Plan]()
     kinds = offered | {used}
+    plain = measure(chain, directions, J, batches, scores_of(target))
     if kinds & {Minibatch, FullGradient}:
-        plain = measure(chain, directions, J, batches, scores_of(target))
         found.append(Plan("plain minibatches", Minibatch, 1.0, plain))
         passes = math.inf if chain.stream is None else chain.stream.batches_a_pass + 2.0
         found.append(Plan("the whole data", FullGradient, passes, plain.noiseless()))

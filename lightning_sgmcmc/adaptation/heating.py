@@ -14,11 +14,16 @@ from lightning_sgmcmc.adaptation.directions import Directions
 from lightning_sgmcmc.adaptation.excess import BatchLaw
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.chain.checks import sampling_of
-from lightning_sgmcmc.common.vectors import flatten, joined_mask, unflatten
+from lightning_sgmcmc.common.vectors import flatten, joined_mask, per_chain, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers import ChainsInTurn, Sampler
 from lightning_sgmcmc.target import Batch, Target
-from lightning_sgmcmc.target.hessian import math_attention
+from lightning_sgmcmc.target.hessian import (
+    difference_step,
+    math_attention,
+    once_only,
+    refuse_once_only,
+)
 
 # Outputs of the network whose noise is looked at.
 _PREDICTIONS = 8
@@ -300,18 +305,44 @@ def scores_of(target: Target) -> Scores:
 
     v' grad NLL of every example comes from the derivative, by the weights w of the examples, of
     v' grad sum_b w_b NLL_b: one graph serves all directions, and no example's gradient is held.
+    Where an operation of the network differentiates only once, it is the central difference of
+    NLL_b, by the step of :class:`~lightning_sgmcmc.target.hessian.HessianProduct`.
     """
+    dims, differences = target.chain_dims, False
 
     def scores(vectors: Tensor, batch: Batch) -> Tensor:
+        nonlocal differences
+        if not differences:
+            try:
+                return twice(vectors, batch)
+            except RuntimeError as error:
+                if not once_only(error):
+                    raise
+                differences = True
+        return torch.stack([difference(v, batch) for v in vectors.unbind(-2)], -2)
+
+    def difference(vector: Tensor, batch: Batch) -> Tensor:
+        theta = [p.detach().clone() for p in target.params]
+        parts = unflatten(vector, target.params, dims)
+        step = difference_step(theta, parts, dims)
+        moves = [v * per_chain(step, v).to(v.dtype) for v in parts]
+        ends = []
+        for sign in (1.0, -1.0):
+            with target.holding(torch._foreach_add(theta, moves, alpha=sign)), torch.no_grad():
+                ends.append(target.nll(batch).detach())
+        return (ends[0] - ends[1]) / per_chain(2 * step, ends[0]).to(ends[0].dtype)
+
+    def twice(vectors: Tensor, batch: Batch) -> Tensor:
         with torch.enable_grad(), math_attention():
             nll = target.nll(batch)
             weights = torch.ones_like(nll, requires_grad=True)
             grads = torch.autograd.grad(
                 nll, target.params, weights, create_graph=True, materialize_grads=True
             )
+            refuse_once_only(grads)
             rows: list[Tensor] = []
             for vector in vectors.unbind(-2):
-                parts = unflatten(vector, target.params, target.chain_dims)
+                parts = unflatten(vector, target.params, dims)
                 along = torch.stack([(g * v).sum() for g, v in zip(grads, parts, strict=True)])
                 rows += torch.autograd.grad(along.sum(), weights, retain_graph=True)
         return torch.stack(rows, -2).detach()

@@ -135,7 +135,7 @@ def mc_dropout_predictions(module: Task, batch: Any, num: int, seed: int = 0) ->
             f"{type(module).__name__} has no lightning_sgmcmc.baselines.Dropout, whose masks these "
             "predictions are averages over"
         )
-    training, ensemble = module.training, None
+    training, ensemble = {part: part.training for part in module.modules()}, None
     module.eval()
     try:
         for number in range(num):
@@ -146,7 +146,8 @@ def mc_dropout_predictions(module: Task, batch: Any, num: int, seed: int = 0) ->
             index = torch.arange(len(nll), device=nll.device)
             ensemble.update(law.mean, nll, index, noise=law.noise)
     finally:
-        module.train(training)
+        for part, mode in training.items():
+            part.training = mode
     assert ensemble is not None
     prediction: Prediction = ensemble.compute()
     return prediction

@@ -99,7 +99,9 @@ class SWAG(Optimized):
         return "SWAG"
 
     def caveats(self, frozen: bool) -> list[str]:
-        """Return that the draws are of a Gaussian."""
+        """Return that the draws are of a Gaussian, or of none."""
+        if not frozen:
+            return ["SWAG is never frozen: the draws are an optimizer's iterates, of no Gaussian"]
         return ["draws are of a Gaussian through an optimizer's iterates"]
 
     def freeze(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -102,7 +103,8 @@ class KeepDraws(L.Callback):
         self._data = fingerprint.of_data(chain, training_data(trainer), sets)
         if self._restored:
             fingerprint.refuse_other(self._restored["data"], self._data)
-        due = chain.draws.count(trainer.max_steps) if trainer.max_steps > 0 else 0
+        steps = trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches
+        due = chain.draws.count(int(steps)) if math.isfinite(steps) else 0
         self._kept = task.kept = KeptDraws(
             chain,
             sets,
@@ -208,8 +210,10 @@ def held_out_sets(trainer: L.Trainer) -> dict[str, HeldOut]:
         if taken:
             raise ValueError(f"extra_dataloaders() names {taken[0]!r}, which is no extra set")
         sources |= extra
-    elif trainer.val_dataloaders is not None:
-        sources["val"] = trainer.val_dataloaders
+    else:  # the trainer itself opens it at the first validation only
+        source = trainer.fit_loop.epoch_loop.val_loop._data_source
+        if source.is_defined():
+            sources["val"] = source.dataloader()
     return {
         name: HeldOut([received(trainer, batch) for batch in checks.plain_loader(loader)])
         for name, loader in sources.items()

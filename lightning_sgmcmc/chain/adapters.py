@@ -132,7 +132,11 @@ def add_adapters(
     alpha = float(rank if alpha is None else alpha)
     if not 0 < alpha < float("inf"):
         raise ValueError(f"alpha must be positive, got {alpha:g}")
+    earlier = [m for m in modules.values() if isinstance(m, LowRankLinear)]
+    sampled = [p for m in earlier for p in m.parameters() if p.requires_grad]
     net.requires_grad_(False)
+    for adapter in sampled:  # of an earlier call, for other layers
+        adapter.requires_grad_(True)
     made = {layer: LowRankLinear(layer, rank, alpha) for layer in chosen.values()}
     for name, layer in linear.items():  # a layer may have two names
         if layer in made:

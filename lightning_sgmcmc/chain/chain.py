@@ -282,9 +282,10 @@ class Chain:
                 sampler.batches,
                 sampler.num_chains,
             )
-        sampler.num_data = self.num_data or checks.training_set_size(loader)
+        given = self.num_data or sampler.given_num_data
+        sampler.num_data = given or checks.training_set_size(loader)
         sampler.batch_size = checks.batch_size(loader, processes.size)
-        checks.check_batches(sampler, self.stream)
+        checks.check_batches(sampler, loader)
         checks.check_gradients(sampler, self.gradients, self.stream)
         if self.head is not None:
             checks.check_collapsed(sampler, self.stream, processes, self._starts)

@@ -89,10 +89,9 @@ def refuse_embeddings(module: nn.Module, sampled: Collection[str]) -> None:
         module: The task.
         sampled: Names of the weights that are sampled.
     """
+    chosen = {id(p) for name, p in module.named_parameters() if name in sampled}
     for name, layer in module.named_modules():
-        if f"{name}.weight" not in sampled:
-            continue
-        if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+        if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or id(layer.weight) not in chosen:
             continue
         for option in ("padding_idx", "max_norm"):
             if getattr(layer, option) is not None:
@@ -165,8 +164,9 @@ def check_freezing(sampler: Sampler, schedule: DrawSchedule, freeze: bool) -> No
         )
 
 
-def check_batches(sampler: Sampler, stream: BatchStream | None) -> None:
+def check_batches(sampler: Sampler, loader: Any) -> None:
     """Raise ValueError for minibatches under which the sampler's law does not hold at all."""
+    stream = loader if isinstance(loader, BatchStream) else None
     if sampler.batches == "full" and (stream is None or stream.sampling != "full"):
         raise ValueError(
             f"{sampler.name} needs the gradient of the whole data: train on a BatchStream with "
@@ -177,6 +177,24 @@ def check_batches(sampler: Sampler, stream: BatchStream | None) -> None:
         raise ValueError(
             f"num_data = {given} is smaller than the batch of {stream.batch_size}: N is the number "
             "of training examples"
+        )
+    if stream is None and sampler.temperature:
+        _refuse_uneven(loader, sampler.batch_size)
+
+
+def _refuse_uneven(loader: Any, size: int) -> None:
+    """Raise ValueError if the same examples of every pass count more than others, or not at all."""
+    if not size or sampling_of(loader) != "the same in every pass":
+        return
+    try:
+        num = training_set_size(loader)
+    except ValueError:
+        return  # of a data set without a length
+    if num > size and num % size:
+        raise ValueError(
+            f"minibatches of {size} of {num} examples are the same in every pass of the dataloader "
+            f"and leave {num % size} over, which count more than the others or not at all: give "
+            "the loader shuffle=True, or train on a BatchStream"
         )
 
 
@@ -314,6 +332,27 @@ def plain_loader(loader: Any, own: bool = False) -> Any:
             "the loader go through a torch.utils.data.Subset of the data set without it"
         )
     return DataLoader(examples, batch_size=_batch_size(loader), collate_fn=loader.collate_fn)
+
+
+def spread_loader(loader: Any, count: int) -> Any:
+    """Return a loader of at most ``count`` minibatches for the data, on every rank alike.
+
+    Their examples are spread evenly over a data set whose length is known, since many are sorted,
+    and dealt out to the minibatches in turn. Of another one they are the first.
+    """
+    plain = plain_loader(loader, own=True)
+    size = _batch_size(plain)
+    try:
+        total = len(plain.dataset)
+    except (AttributeError, TypeError):
+        return plain
+    if plain is loader or not size:
+        return plain
+    taken = min(total, count * size)
+    numbers = [i * total // taken for i in range(taken)]
+    batches = -(-taken // size)
+    dealt = [numbers[first::batches] for first in range(batches)]
+    return DataLoader(plain.dataset, batch_sampler=dealt, collate_fn=plain.collate_fn)
 
 
 def _chosen_by(loader: DataLoader[Any]) -> str:

@@ -147,7 +147,7 @@ class OnDisk:
     def index_select(self, dim: int, indices: Tensor) -> Tensor:
         """Return the rows with these numbers, [n, ...], as :func:`torch.index_select` along 0."""
         assert dim == 0
-        numbers = indices.cpu().numpy()
+        numbers = _numbers(indices)
         ahead, self._ahead = self._ahead, None
         if ahead is not None and np.array_equal(ahead[0], numbers):
             return self._ready(ahead[1].result())
@@ -156,7 +156,7 @@ class OnDisk:
 
     def read_ahead(self, indices: Tensor) -> None:
         """Let a thread read the rows that :meth:`index_select` is asked for next."""
-        numbers = indices.cpu().numpy()
+        numbers = _numbers(indices)
         if self._ahead is not None and np.array_equal(self._ahead[0], numbers):
             return
         if self._thread is None:
@@ -235,3 +235,15 @@ class OnDisk:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
+
+
+def _numbers(indices: Tensor) -> NDArray[np.int64]:
+    """Return row numbers as places are computed with.
+
+    Raises:
+        IndexError: For a mask.
+    """
+    if indices.dtype == torch.bool:
+        raise IndexError("rows are chosen by their numbers: give mask.nonzero()[:, 0]")
+    numbers: NDArray[np.int64] = indices.cpu().numpy().astype(np.int64)
+    return numbers

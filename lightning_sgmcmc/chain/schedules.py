@@ -92,7 +92,8 @@ class Cycle:
 
     def keeps(self, step: int) -> bool:
         """Return whether the state that step number ``step`` makes is a draw."""
-        return step % self.length >= self.length * (1 - self.sampling)
+        first = self.length * (1 - self.sampling)
+        return step % self.length >= first - 1e-9 * self.length  # 10 (1 - .7) is above 3
 
 
 class CyclicalCosine(LambdaLR):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,6 +72,14 @@ def _prior_draw(
     return {name: prior.mean + prior.variance**0.5 * z.clone() for name, z in pairs}
 
 
+def _from_within(module: nn.Module) -> list[Any]:
+    """Return the parts with ``reset_parameters``, each after those that it holds, as when built."""
+    parts = [m for m in module.modules() if callable(getattr(m, "reset_parameters", None))]
+    own = {id(part) for part in parts}
+    outer = [p for p in parts if any(id(m) in own for m in p.modules() if m is not p)]
+    return [p for p in parts if p not in outer] + outer[::-1]
+
+
 def _reinitialised(
     module: nn.Module, first: Mapping[str, Tensor], seed: int, chain: int
 ) -> dict[str, Tensor]:
@@ -83,10 +91,8 @@ def _reinitialised(
         holding(module, everything),
     ):
         torch.manual_seed(int(state[0]))
-        for part in module.modules():
-            reset = getattr(part, "reset_parameters", None)
-            if callable(reset):
-                reset()
+        for part in _from_within(module):
+            part.reset_parameters()
         for part in module.modules():  # as attention calls it, which has no other
             reset = getattr(part, "_reset_parameters", None)
             if callable(reset) and not hasattr(part, "reset_parameters"):

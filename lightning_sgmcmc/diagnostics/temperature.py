@@ -78,7 +78,7 @@ def configurational_temperature(
         raise ValueError(
             f"the layers have {sum(sizes.values())} weights together, the draws {theta.shape[2]}"
         )
-    moves = np.ptp(theta, axis=1).any(0)
+    moves = np.ptp(theta, axis=1) > 0  # chains may be pruned each in its own places
     virial = block_virials(theta, gradient)
     parts, start = {}, 0
     for name, size in sizes.items():
@@ -138,10 +138,11 @@ def block_virials(theta: Array, gradient: Array) -> Array:
 
 
 def _temperature(virial: Array, moves: Array, part: slice) -> Temperature:
-    moving = moves[part]
-    count = int(moving.sum())
+    moving = moves[:, part]
+    count, own = int(moving.any(0).sum()), moving.sum(1)
     if not count or not virial.shape[1]:
         return Temperature(float("nan"), float("nan"), count)
-    values = virial[..., part][..., moving].mean(-1).reshape(-1)
+    sums = (virial[..., part] * moving[:, None]).sum(-1)
+    values = (sums[own > 0] / own[own > 0, None]).reshape(-1)
     error = values.std(ddof=1) / np.sqrt(len(values))
     return Temperature(float(values.mean()), float(error), count)

@@ -54,7 +54,8 @@ class Conformal:
         # An output that is never wrong has the score 0, also where nothing is uncertain.
         self._by_difficulty = difficulty is not None
         std = self._deviation(prediction, difficulty)
-        self.scores = torch.where(error > 0, error / std, 0).sort(0).values
+        # One that is not a number sorts last, and widens the band.
+        self.scores = torch.where(error == 0, 0, error / std).sort(0).values
 
     def factor(self, probability: float) -> Tensor:
         """Return q(p), the band's half width in units of std, [...].

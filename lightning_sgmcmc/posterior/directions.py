@@ -17,7 +17,7 @@ from lightning_sgmcmc.posterior.held_out import PROBES, evaluating, probed, prob
 from lightning_sgmcmc.posterior.predict import cut
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch
-from lightning_sgmcmc.target.hessian import math_attention
+from lightning_sgmcmc.target.hessian import differentiate_again, math_attention
 
 #: Directions that are followed: the stiffest ones, random ones, and combinations of predictions.
 LEADING, RANDOM, COMBINATIONS = 6, 4, 6
@@ -161,6 +161,8 @@ class FollowedDirections:
                 return values, {}
             for j in range(max(1, min(len(self.combinations), paid))):
                 a = gradient(combined[:, j].sum())
+                if not differentiate_again([a]):
+                    return values, {}  # no divergence: the fields that do not move are left
                 v = field(a.detach())
                 found["moving_forces"].append((v * force).sum(-1))
                 found["spreads"].append((v * a.detach()).sum(-1))

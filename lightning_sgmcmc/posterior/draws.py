@@ -114,9 +114,19 @@ class DrawStore:
         self.write(step, self.encoded(weights), weight)
 
     def encoded(self, weights: Mapping[str, Tensor]) -> bytes:
-        """Return the content of a draw's file."""
+        """Return the content of a draw's file.
+
+        Raises:
+            ValueError: If a weight is too large for the type that draws are stored in.
+        """
         dtype = DTYPES[self.dtype]
         stored = {k: t.to(dtype) if t.is_floating_point() else t for k, t in weights.items()}
+        for name, tensor in stored.items():
+            if not bool(tensor.isfinite().all()) and bool(weights[name].isfinite().all()):
+                raise ValueError(
+                    f"{name} holds a value that {self.dtype} cannot: choose draw_dtype bfloat16 or "
+                    "float32"
+                )
         return encoded(packed(stored))
 
     def write(self, step: int, content: bytes, weight: float) -> None:

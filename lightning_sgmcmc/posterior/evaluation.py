@@ -127,7 +127,12 @@ class EnsembleSteps(Task, L.LightningModule):
             folder = self.kept.folder.parent if hasattr(self, "kept") else self.run_folder
         return folder if folder and any(folder.glob("samples/chain*/index.json")) else None
 
+    def on_predict_end(self) -> None:
+        """Let go of the draws."""
+        self._posterior = None
+
     def _open(self) -> Posterior:
+        self._posterior = self._examples = None  # no copy of them goes into the module's own
         folder = self._run()
         if folder is None:
             raise ValueError(

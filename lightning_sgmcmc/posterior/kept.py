@@ -77,6 +77,7 @@ class KeptDraws:
         self._stride = max(1, math.ceil(due / budget)) if budget else 1
         self._ensembles: dict[str, PosteriorEnsemble] = {}
         self._totals: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
         self._mean: list[Tensor] = []
         self._mean_weight = 0.0
         self._weights: list[float] = []
@@ -118,8 +119,9 @@ class KeptDraws:
         chain.complete()
         chain.task.on_draw(weight)
         states = [chain.state(k) for k in range(len(self._stores))]
+        self._check_buffers()
         if self.budget and (self.num_draws - 1) % self._stride == 0:
-            self._write(states, weight)
+            self._write(states, weight * self._stride)  # it stands for that many draws
         if not self._mean:
             self._mean = [torch.zeros_like(t, dtype=torch.float64) for t in states[0].values()]
         for state in states:
@@ -138,6 +140,20 @@ class KeptDraws:
         found = self.probes.record(chain, probed)
         self._traces.add(found | {_WEIGHTS: torch.tensor(weight, dtype=torch.float64)}, row)
         return row
+
+    def _check_buffers(self) -> None:
+        """Raise ValueError if a buffer changes from draw to draw: it is stored once."""
+        if not self.chain.sampler.temperature:
+            return
+        buffers = {n: b for n, b in self.chain.task.named_buffers() if b.is_floating_point()}
+        if not self._buffers:
+            self._buffers = {name: b.clone() for name, b in buffers.items()}
+        for name, first in self._buffers.items():
+            if not torch.equal(buffers[name], first):
+                raise ValueError(
+                    f"{name} changes while the chain samples, so that there is no likelihood of "
+                    "the weights alone: put its layer into eval() before the module is built"
+                )
 
     def _write(self, states: list[dict[str, Tensor]], weight: float) -> None:
         step = self.chain.steps

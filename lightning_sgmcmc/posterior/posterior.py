@@ -52,6 +52,12 @@ class Posterior:
             raise ValueError(
                 "the posterior has no draws: was draw_budget 0, or burn-in unfinished?"
             )
+        if len({store.constants for store in stores}) > 1:
+            raise ValueError(
+                "the chains have different weights or buffers that are not sampled, so that they "
+                "are of different posteriors: build the network alike in all processes, by "
+                "seed_everything or pretrained weights"
+            )
         former = getattr(module, "former_names", {})
         stored = stores[0].load_constants() | stores[0].load(self._draws[0][1])
         given = {former.get(name, name): tensor for name, tensor in stored.items()}

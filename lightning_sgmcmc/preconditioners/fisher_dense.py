@@ -268,7 +268,8 @@ class DenseFisher(Fisher):
         super().load_state_dict(state)
         blocks = [Block(tuple(indices), kind) for indices, kind in state["blocks"]]
         self._allocate(blocks)
-        torch._foreach_copy_(self._J, list(state["J"]))
+        for own, saved in zip(self._J, state["J"], strict=True):
+            own.copy_(saved)
         self._since_fresh, self._kept = state["since_fresh"]
         if state["roots"]:
             self._roots = [r.to(J) for r, J in zip(state["roots"], self._J, strict=True)]

@@ -133,8 +133,9 @@ class QuasiDiagonalFisher(DiagonalFisher):
         units = [(int(w), int(b)) for w, b in state["units"]]
         if units != self.units:
             self._allocate(units)
-        torch._foreach_copy_(self.products, list(state["products"]))
-        torch._foreach_zero_(self._means)
+        for own, saved, means in zip(self.products, state["products"], self._means, strict=True):
+            own.copy_(saved)
+            means.zero_()
         super().load_state_dict(state)
 
 

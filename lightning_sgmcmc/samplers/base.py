@@ -99,11 +99,6 @@ class Sampler(torch.optim.Optimizer):
         self.auto_lr = lr == "auto"
         self.chain_dims = int(isinstance(params, Stacked))
         super().__init__(params, {"lr": math.nan if lr == "auto" else float(lr)})
-        if len(self.param_groups) != 1:
-            raise ValueError(
-                f"a chain has one parameter group, got {len(self.param_groups)}: scale parameters "
-                "by the preconditioner, and priors by the prior"
-            )
         self.params: list[Tensor] = self.param_groups[0]["params"]
         # Copies: what is attached to these parameters is not another chain's.
         self.prior: Prior = copy.copy(prior) if prior is not None else FlatPrior()
@@ -115,6 +110,8 @@ class Sampler(torch.optim.Optimizer):
         self.target: Target | None = None
         self._stream: NoiseStream | None = None
         self._num_data: int | None = None
+        #: N where the sampler was given it.
+        self.given_num_data = num_data
         #: Examples in a minibatch, 0 where that is not known; the chain sets it.
         self.batch_size = 0
         if num_data is not None:
@@ -140,6 +137,19 @@ class Sampler(torch.optim.Optimizer):
                 raise ValueError(f"{self.name} cannot run stacked chains: {self.unstackable}")
         self.preconditioner.attach(self.params, self.chain_dims)
         self.prior.attach(self.params, self.chain_dims, self.names)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take the parameters, which are of one group.
+
+        Raises:
+            ValueError: For another group.
+        """
+        if self.param_groups:
+            raise ValueError(
+                "a chain has one parameter group, got another: scale parameters by the "
+                "preconditioner, and priors by the prior"
+            )
+        super().add_param_group(param_group)
 
     def stack(self, one_generator: bool = False) -> None:
         """Take the first axis of every parameter for K chains, numbered from ``chain`` on.

@@ -44,6 +44,12 @@ class ChainsInTurn(Sampler):
                 f"{first.prior!r} adapts to its chain, and {first.name} cannot run several "
                 "stacked: use one chain a process (--trainer.strategy chains)"
             )
+        if first.batches == "full":
+            raise ValueError(
+                f"{first.name} follows the loss of each chain and cannot run several in turn, as "
+                f"{first.preconditioner!r} needs: choose another preconditioner, or one chain a "
+                "process (--trainer.strategy chains)"
+            )
         super().__init__(
             Stacked(params),
             "auto" if first.auto_lr else first.lr,
@@ -52,7 +58,9 @@ class ChainsInTurn(Sampler):
             seed=first.seed,
             chain=first.chain,
             noise=first.generator,
+            num_data=first.given_num_data,
         )
+        self.absorbs_gradient_noise = first.absorbs_gradient_noise
         self.batches, self.increments = first.batches, first.increments
         self.has_thermostat, self.corrected = first.has_thermostat, first.corrected
         self.preconditioner = _InTurn([s.preconditioner for s in self.samplers])
@@ -132,6 +140,12 @@ class ChainsInTurn(Sampler):
         """Draw anew what every chain carries beside its weights."""
         for sampler in self.samplers:
             sampler.refresh()
+
+    def _check_ready(self) -> None:
+        super()._check_ready()
+        self._follow_lr()
+        for sampler in self.samplers:
+            sampler._check_ready()
 
     def _follow_lr(self) -> None:
         for sampler in self.samplers:

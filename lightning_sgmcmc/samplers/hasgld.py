@@ -117,8 +117,8 @@ class HASGLD(SGLD):
         self._masked(grads)
         newest, rate = self.preconditioner.newest(), self.preconditioner.rate()
         products = [
-            newest.apply(flatten(grads)),
-            newest.root(flatten(self._masked(self.stream.normal()))),
+            newest.apply(flatten(grads, self.chain_dims)),
+            newest.root(flatten(self._masked(self.stream.normal()), self.chain_dims)),
         ]
         if self._averages:
             products = [
@@ -129,9 +129,12 @@ class HASGLD(SGLD):
         for product, size in zip(
             products, (-self.lr, math.sqrt(2 * self.lr * self.temperature)), strict=True
         ):
-            masked = flatten(self._masked(unflatten(product.clone(), self.params)))
+            moved = self._masked(unflatten(product.clone(), self.params, self.chain_dims))
+            masked = flatten(moved, self.chain_dims)
             unit = masked / dot(masked, masked).sqrt().clamp_min(torch.finfo(masked.dtype).tiny)
-            torch._foreach_add_(self.params, unflatten(unit, self.params), alpha=size)
+            torch._foreach_add_(
+                self.params, unflatten(unit, self.params, self.chain_dims), alpha=size
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the chain's state, with the averaged products of ``paper_mode``."""

@@ -130,9 +130,14 @@ class HMC(Sampler):
         """Return 1: the target does not depend on the step."""
         return 1.0
 
+    def refresh(self) -> None:
+        """Forget the loss at the weights: the likelihood's constants may be others now."""
+        self._theta = []
+
     def freeze(self) -> None:
         """Make C and the step constants, and count acceptance and divergences from here."""
         super().freeze()
+        self.refresh()
         if self.adapting:
             self._adaptation.finish()
         self.adapting = False
@@ -185,8 +190,12 @@ class HMC(Sampler):
         raise RuntimeError("HMC moves by whole trajectories: call step(closure)")
 
     def _know_state(self, closure: Callable[[], Any]) -> None:
-        """Evaluate the loss and gradient, unless they are known for just these weights."""
-        if self._theta and all(map(torch.equal, self._theta, self.params)):
+        """Evaluate the loss and gradient, unless they are known for just these weights.
+
+        A C that learns from the gradients of single examples needs those of these weights, too.
+        """
+        learns = "per_example" in self.needs and not self.preconditioner.frozen
+        if self._theta and not learns and all(map(torch.equal, self._theta, self.params)):
             return
         loss = mean_nll(self, self._evaluate(closure))
         grads = self._gradients()

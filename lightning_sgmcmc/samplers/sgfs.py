@@ -197,7 +197,8 @@ class SGFS(Sampler):
         if isinstance(self.b, str):
             return self.preconditioner.solve_shifted(vectors, 1 + alpha_squared, shift)
         if isinstance(self.b, Tensor):
-            return self.preconditioner.solve_shifted(vectors, 1.0, shift, alpha_squared * self.b)
+            b = self.b.to(shift[0])
+            return self.preconditioner.solve_shifted(vectors, 1.0, shift, alpha_squared * b)
         for s, diagonal in zip(shift, self._b_diagonal(), strict=True):
             s.add_(diagonal, alpha=alpha_squared)
         return self.preconditioner.solve_shifted(vectors, 1.0, shift)

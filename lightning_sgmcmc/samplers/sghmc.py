@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.samplers.base import Sampler
 from lightning_sgmcmc.samplers.common import CommonAndMetric, Unpack
+from lightning_sgmcmc.samplers.free_weights import count_free
 
 
 class SGHMC(Sampler):
@@ -79,15 +80,20 @@ class SGHMC(Sampler):
         """Return w' C^-1 w / d just after the O step, which is T on average for a true chain.
 
         Gradient noise and too large a step heat it. None before the first step and for a C whose
-        inverse is not at hand.
+        inverse is not at hand, or that ties masked weights to free ones.
         """
         if not self._velocity:
             return None
         energy = self.preconditioner.inverse_norm(self._velocity)
         if energy is None:
             return None
-        masks = self.masks
-        free = sum(float(m.sum()) for m in masks) if masks else sum(p.numel() for p in self.params)
+        if self.masks is None:
+            free = float(sum(p.numel() for p in self.params))
+        else:
+            try:
+                free = float(count_free(self).sum())
+            except RuntimeError:
+                return None
         return float(energy.sum()) / max(free, 1.0)
 
     def freeze(self) -> None:

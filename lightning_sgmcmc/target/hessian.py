@@ -30,6 +30,7 @@ class HessianProduct:
         self.chain_dims = chain_dims
         #: Whether a second derivative was found missing; differences are taken from then on.
         self.differences = False
+        self._looked = False
 
     def __call__(
         self, loss: Callable[[], Tensor], params: Sequence[Tensor], vectors: Sequence[Tensor]
@@ -44,9 +45,13 @@ class HessianProduct:
         with torch.enable_grad(), math_attention():
             if not self.differences:
                 try:
-                    return _twice(loss, params, vectors)
+                    grads = torch.autograd.grad(loss(), params, create_graph=True)
+                    if not self._looked:
+                        refuse_once_only(grads)
+                        self._looked = True
+                    return _along(grads, params, vectors)
                 except RuntimeError as error:
-                    if not any(text in str(error) for text in _ONCE_ONLY):
+                    if not once_only(error):
                         raise
                     self.differences = True
             return self._difference(loss, params, vectors)
@@ -55,10 +60,7 @@ class HessianProduct:
         self, loss: Callable[[], Tensor], params: Sequence[Tensor], vectors: Sequence[Tensor]
     ) -> list[Tensor]:
         start = [p.detach().clone() for p in params]
-        unit = torch.finfo(start[0].dtype).eps / 2
-        sizes = [inner(x, x, self.chain_dims).sqrt() for x in (start, vectors)]
-        tiny = torch.finfo(start[0].dtype).tiny
-        step = unit ** (1 / 3) * (1 + sizes[0]) / sizes[1].clamp_min(tiny)
+        step = difference_step(start, vectors, self.chain_dims)
         moves = [v * per_chain(step, v).to(v.dtype) for v in vectors]
         total = [torch.zeros_like(p) for p in start]
         try:
@@ -73,10 +75,46 @@ class HessianProduct:
         return [t / per_chain(2 * step, t).to(t.dtype) for t in total]
 
 
-def _twice(
-    loss: Callable[[], Tensor], params: Sequence[Tensor], vectors: Sequence[Tensor]
+def difference_step(theta: Sequence[Tensor], vectors: Sequence[Tensor], chain_dims: int) -> Tensor:
+    """Return s = u^(1/3) (1 + |theta|) / |v| of each chain for central differences, [] or [K]."""
+    info = torch.finfo(theta[0].dtype)
+    at, along = (inner(x, x, chain_dims).sqrt() for x in (theta, vectors))
+    step: Tensor = (info.eps / 2) ** (1 / 3) * (1 + at) / along.clamp_min(info.tiny)
+    return step
+
+
+def once_only(error: RuntimeError) -> bool:
+    """Return whether torch says that an operation has no second derivative."""
+    return any(text in str(error) for text in _ONCE_ONLY)
+
+
+def refuse_once_only(grads: Sequence[Tensor]) -> None:
+    """Raise RuntimeError if gradients went through an operation that differentiates only once.
+
+    Inside a network torch raises nothing there: its node of the error hangs on copies without a
+    history, so that a second derivative lacks the terms that go through the operation.
+    """
+    if not differentiate_again(grads):
+        raise RuntimeError("an operation of the network does not differentiate twice")
+
+
+def differentiate_again(grads: Sequence[Tensor]) -> bool:
+    """Return whether no operation that differentiates only once lies behind gradients."""
+    nodes = [g.grad_fn for g in grads if g.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.name().endswith("::Error"):
+            return False
+        following = {n for n, _ in node.next_functions if n is not None} - seen
+        seen |= following
+        nodes += following
+    return True
+
+
+def _along(
+    grads: Sequence[Tensor], params: Sequence[Tensor], vectors: Sequence[Tensor]
 ) -> list[Tensor]:
-    grads = torch.autograd.grad(loss(), params, create_graph=True)
     along = torch.stack([(g * v).sum() for g, v in zip(grads, vectors, strict=True)]).sum()
     return list(torch.autograd.grad(along, params, materialize_grads=True))
 

@@ -240,10 +240,10 @@ def output_layer(net: nn.Module, x: Tensor) -> str | None:
     Returns:
         None if there is no such layer, or its weights serve elsewhere in the net too.
     """
-    calls: list[tuple[str, Tensor]] = []
+    calls: list[tuple[str, Tensor, int]] = []  # the version tells a change in place afterwards
 
     def note(name: str) -> Callable[[nn.Module, object, Tensor], None]:
-        return lambda layer, inputs, output: calls.append((name, output))
+        return lambda layer, inputs, output: calls.append((name, output, output._version))
 
     layers = [(name, part) for name, part in net.named_modules() if type(part) is nn.Linear]
     handles = [layer.register_forward_hook(note(name)) for name, layer in layers]
@@ -253,12 +253,12 @@ def output_layer(net: nn.Module, x: Tensor) -> str | None:
     finally:
         for handle in handles:
             handle.remove()
-    name = next((name for name, output in calls if output is result), None)
+    name = next((n for n, out, version in calls if out is result and out._version == version), None)
     if name is None:
         return None
     used = [id(p) for _, p in net.named_parameters(remove_duplicate=False)]
     shared = any(used.count(id(p)) > 1 for p in net.get_submodule(name).parameters())
-    return None if shared or [n for n, _ in calls].count(name) > 1 else name
+    return None if shared or [n for n, *_ in calls].count(name) > 1 else name
 
 
 def features_of(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:

@@ -214,6 +214,8 @@ class PerExample:
         rate: float,
         add_: Callable[[list[Tensor], float, float], None],
     ) -> None:
+        if not averages:
+            return
         chained = [a if self.chain_dims else a.unsqueeze(0) for a in averages]
         if self._reduce is None:
             add_(chained, keep, rate)

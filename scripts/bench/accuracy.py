@@ -52,14 +52,16 @@ SAMPLERS: dict[str, Any] = {kind.__name__: kind for kind in (SGLD, PSGLD, SGHMC,
 }
 #: A dense matrix for each of 16 chains of 2,000 weights is no comparison of samplers.
 LEFT_OUT = {("random features", "SMILE")}
-#: Of the kinds of gradients: what the chain is told, and the most steps from draw to draw.
-KINDS: dict[str, tuple[Literal["auto"] | None, int]] = {"auto": ("auto", 16), "plain": (None, 64)}
+#: Of the kinds of gradients: what the chain is told.
+KINDS: dict[str, Literal["auto"] | None] = {"auto": "auto", "plain": None}
+#: The most steps from draw to draw, halved as long as draws suffice.
+LONGEST = 64
 DRAWS = 600
 
 
 def measured(posterior: str, sampler: Any, kind: str, seed: int) -> dict[str, Any]:
     """Return how right a run's predictions are, and its cost."""
-    made, (gradients, thinning) = POSTERIORS[posterior](), KINDS[kind]
+    made, thinning = POSTERIORS[posterior](), LONGEST
     began = time.perf_counter()
     while True:
         recipe = Recipe(
@@ -71,7 +73,7 @@ def measured(posterior: str, sampler: Any, kind: str, seed: int) -> dict[str, An
             thinning=thinning,
             starts="same",
             bound=0.05,
-            gradients=gradients,
+            gradients=KINDS[kind],
             seed=seed,
         )
         outcome = run(made, recipe)

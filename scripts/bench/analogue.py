@@ -109,6 +109,7 @@ class Recipe:
             burn_in=self.optimizer + self.burn_in,
             burn_in_optimizer=optimizer if self.optimizer else None,
             collapse_head=self.collapse,
+            gradients=None,
         )
         task.head = HEAD
         chain = task.chain
@@ -117,7 +118,9 @@ class Recipe:
         chain.build()
         sampling: Any = "full" if self.batch == EXAMPLES else "reshuffled"
         chain.bind(BatchStream((problem.x, problem.y), self.batch, sampling))
-        adaptation = Adaptation(chain, StepSize(self.fraction, 1 if sampling == "full" else 4))
+        adaptation = Adaptation(
+            chain, StepSize(self.fraction, 1 if sampling == "full" else 4, None)
+        )
         adaptation.after_step()
         found = []
         for step in range(1, self.optimizer + self.burn_in + self.steps + 1):
@@ -133,7 +136,7 @@ class Recipe:
 
 
 def flagship(batch: int) -> Recipe:
-    """Return today's recipe for pde_source: Adam, then SGHMC with its frozen RMSProp."""
+    """Return pde_source's former recipe: Adam, then SGHMC with its frozen RMSProp, no bound."""
     metric = RMSProp(alpha=0.99, eps=1e-12, floor=0.5)
     sampler = partial(SGHMC, lr="auto", preconditioner=metric)
     return Recipe(sampler, 1, 3600, 90, 720, 9, batch, 0.02)

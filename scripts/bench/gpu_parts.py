@@ -282,7 +282,7 @@ def tables(device: torch.device, short: bool) -> dict[str, Any]:
                 continue
             net = nn.Sequential(nn.Flatten(), MLP(hidden or (1,), inputs=784, outputs=10))
             if label == "CNN":
-                net = nn.Sequential(ConvNet())
+                net = nn.Sequential(ConvNet(hidden=hidden) if hidden else ConvNet())
             count, data = (2, images(200, 28, 1)) if short else (10, images(5000, 28, 1))
             step = stacked_step(net, data, 100, count, SAMPLERS["PSGLD"], device)
             times = rounds({"all": step}, 1 if short else 5, 1 if short else 20, device)["all"]

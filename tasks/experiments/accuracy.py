@@ -6,6 +6,9 @@ from typing import Any
 
 from tasks.experiments.tables import markdown
 
+#: Independent draws below which a cost is too uncertain to be shown.
+_ENOUGH = 100
+
 
 def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
     """Return the table of the record of ``scripts/bench/accuracy.py``.
@@ -35,9 +38,13 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
                 f"{auto['deviation']:.3f}",
                 f"{plain['deviation']:.3f}",
                 f"{len(auto['alarms'])}, {len(plain['alarms'])}",
-                f"{auto['cost']:,.0f}",
-                f"{plain['cost']:,.0f}",
-                f"{plain['cost'] / auto['cost']:.1f}",
+                _cost(auto),
+                _cost(plain),
+                f"{plain['cost'] / auto['cost']:.1f}" if _cost(auto) and _cost(plain) else "",
             )
             rows.append(row)
     return markdown(head, rows)
+
+
+def _cost(found: dict[str, Any]) -> str:
+    return f"{found['cost']:,.0f}" if found["independent_draws"] >= _ENOUGH else ""

@@ -150,6 +150,8 @@ def run(
     sampler.num_data = 1
     if chains is not None:
         sampler.stack(one_generator=True)
+    else:
+        sampler.set_first_chain(seed)
     draws, _ = sample(
         sampler,
         steps=steps,

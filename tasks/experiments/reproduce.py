@@ -185,17 +185,16 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     """
     folder = out / cell.name
     if (folder / "results.json").is_file():
+        _refuse_other(folder, cell, overrides)
         print(f"{cell.name}: finished")
         return
     print(f"{cell.name}: running", file=sys.stderr, flush=True)
     if isinstance(cell, Study):
         _compute(folder, cell)
         return
-    if (folder / "checkpoints" / "last.ckpt").is_file():
-        arguments = ["--out", str(folder), "--ckpt_path", "last"]
+    if (folder / "config.yaml").is_file():  # begins anew where there is no checkpoint yet
+        arguments = ["--out", str(folder), "--ckpt_path", "last", *overrides]
     else:
-        if (folder / "config.yaml").is_file():  # stopped before its first checkpoint
-            (folder / "config.yaml").unlink()
         arguments = [*cell.arguments(root / "configs"), *overrides, "--out", str(folder)]
     try:
         cli.main(root / "configs", arguments)
@@ -204,6 +203,16 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
             raise
         said = {DIVERGED: errors.one_line(str(stop.__context__))}
         results.write(folder, {"provenance": results.provenance(torch.device("cpu"))} | said)
+
+
+def _refuse_other(folder: Path, cell: Cell | Study, overrides: list[str]) -> None:
+    """End with one line if a finished run was not made with these overrides."""
+    if isinstance(cell, Study) or not overrides:
+        return
+    made = json.loads((folder / "results.json").read_text())["provenance"].get("command", "")
+    other = [override for override in overrides if override not in made]
+    if other:
+        errors.fail(f"{folder} is finished, without {' '.join(other)}: choose another --out for it")
 
 
 def _compute(folder: Path, study: Study) -> None:

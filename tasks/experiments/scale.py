@@ -59,14 +59,6 @@ def at_scale(record: dict[str, Any]) -> str:
     return markdown(("", *record), lines)
 
 
-def reduced_a_step(processes: int) -> float:
-    """Return the bytes that each of P processes sends in a data-parallel step of one chain.
-
-    A ring all-reduce of float32 gradients: 2 (P - 1) / P times 4 bytes a weight.
-    """
-    return 2 * (processes - 1) / processes * 4 * WEIGHTS
-
-
 def _sum(bytes_a_weight: dict[str, float], chains: int) -> float:
     """Return the bytes of one process."""
     return WEIGHTS * (chains * bytes_a_weight["chain"] + bytes_a_weight["process"])

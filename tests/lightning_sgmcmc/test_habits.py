@@ -157,6 +157,7 @@ def test_validate_test_and_predict_are_of_the_draws(tmp_path: Path, chains: int)
         float(task.kept.ensemble("val").nll.mean()), 1e-5
     )
     predicted = run.predict(task, Data())
+    assert task._posterior is None  # with its copy of the task
     joined = {name: torch.cat([part[name] for part in predicted]) for name in predicted[0]}
     torch.testing.assert_close(joined["mean"], mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(joined["epistemic_std"], epistemic.sqrt(), rtol=1e-4, atol=1e-6)
@@ -412,6 +413,48 @@ def test_limits_are_of_lightnings_loops(tmp_path: Path) -> None:
     first = DataLoader(TensorDataset(*toy_data(2, 8)), batch_size=8)
     assert len(next(iter(first))[0]) == 8
     assert found["test/ensemble_nll"] != float(task.kept.ensemble("test").nll.mean())
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_a_loader_for_validation_that_fit_is_given_is_held_out(tmp_path: Path) -> None:
+    """Also where the trainer has not opened it yet, and where the run goes on."""
+
+    def loaders() -> list[Any]:
+        return [
+            DataLoader(TensorDataset(*toy_data(seed, size)), batch_size=16, shuffle=not seed)
+            for seed, size in ((0, 64), (1, 20))
+        ]
+
+    rare: dict[str, Any] = {"check_val_every_n_epoch": 5, "num_sanity_val_steps": 0}
+    task = LawToy()
+    trainer(tmp_path, max_steps=24, **rare).fit(task, *loaders())
+    assert {name: data.size for name, data in task.kept.held_out.items()} == {"val": 20}
+    path = next(tmp_path.rglob("last.ckpt"))
+    task = LawToy()
+    trainer(tmp_path, max_steps=40, **rare).fit(task, *loaders(), ckpt_path=path)
+    assert task.kept.num_draws == 6
+    task = LawToy()
+    trainer(tmp_path / "none", limit_val_batches=0).fit(task, loaders()[0])
+    assert task.kept.held_out == {}
+
+
+class Extra(ToyData):
+    """Has no test or validation set, but another one."""
+
+    val_dataloader = None  # type: ignore[assignment]
+    test_dataloader = None  # type: ignore[assignment]
+
+    def extra_dataloaders(self) -> dict[str, Any]:
+        return {"other": DataLoader(TensorDataset(*toy_data(2, 30)), batch_size=8)}
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_a_set_beside_test_and_validation_may_be_the_only_one(tmp_path: Path) -> None:
+    task = LawToy()
+    trainer(tmp_path, callbacks=[Finish()]).fit(task, datamodule=Extra())
+    assert list(task.kept.held_out) == ["other"]
+    (results,) = tmp_path.rglob("results.json")
+    assert json.loads(results.read_text())["metrics"] == {}
 
 
 def test_overfit_batches_is_refused(tmp_path: Path) -> None:

@@ -297,6 +297,36 @@ def test_draw_budget_spaces_draws_evenly_and_the_ensemble_takes_all(tmp_path: Pa
     assert keeper(run).num_draws == 20
 
 
+def test_draw_budget_counts_the_steps_of_epochs(tmp_path: Path) -> None:
+    """13 epochs of 4 steps: 21 draws are due, a sixth of which is stored."""
+    module = Toy(burn_in=10, thinning=2, draw_budget=4)
+    trainer(tmp_path, -1, max_epochs=13).fit(module, datamodule=ToyData())
+    assert len(load_posterior(tmp_path, Toy())) == 4
+
+
+def test_a_stored_draw_weighs_as_those_that_it_stands_for(tmp_path: Path) -> None:
+    """The first four draws are stored, and every fifth once the run is made longer."""
+    module = Toy(burn_in=10, thinning=2, draw_budget=4)
+    run = trainer(tmp_path, 18)
+    run.fit(module, datamodule=ToyData())
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    module = Toy(burn_in=10, thinning=2, draw_budget=4)
+    trainer(tmp_path, 50).fit(module, datamodule=ToyData(), ckpt_path=tmp_path / "last.ckpt")
+    weights = load_posterior(tmp_path, Toy()).weights
+    torch.testing.assert_close(weights / weights[0], weights.new_tensor([1, 1, 1, 1, 5, 5, 5]))
+
+
+@pytest.mark.filterwarnings("ignore:Found 6 module")
+def test_a_buffer_that_follows_the_weights_is_refused(tmp_path: Path) -> None:
+    """Draws are stored with the buffers of the first; power iteration goes on in training mode."""
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(NUM_FEATURES, 2))
+    net = nn.Sequential(layer, nn.Linear(2, 1))
+    with pytest.raises(ValueError, match=r"_u changes while the chain samples"):
+        trainer(tmp_path / "a", 20).fit(Toy(net=net, burn_in=10), datamodule=ToyData())
+    net.eval()
+    trainer(tmp_path / "b", 20).fit(Toy(net=net, burn_in=10), datamodule=ToyData())
+
+
 def test_loaded_posterior_predicts_what_the_run_did(tmp_path: Path) -> None:
     module = Toy(burn_in=10, thinning=2, schedule=partial(BlockDecay, every=7))
     run = trainer(tmp_path, 50)

@@ -19,12 +19,15 @@ from torch import nn
 
 from lightning_sgmcmc import (
     HASGLD,
+    HMC,
     PSGLD,
     SGHMC,
     SGLD,
     SVRG,
     ControlVariate,
+    DiagonalFisher,
     GaussianPrior,
+    NaturalLangevin,
     RMSProp,
 )
 from lightning_sgmcmc.callbacks import ChainCheckpoint, GradualPruning
@@ -42,6 +45,8 @@ SAMPLERS: dict[str, Any] = {
     "chosen_gradients": partial(SGLD, lr="auto", prior=PRIOR),
     "control_variate": partial(SGHMC, lr=1e-2, prior=PRIOR),
     "svrg": partial(PSGLD, lr=1e-3, prior=PRIOR),
+    "natural": partial(NaturalLangevin, lr=1e-3, prior=PRIOR),
+    "hmc_fisher": partial(HMC, lr=1e-3, prior=PRIOR, preconditioner=DiagonalFisher()),
 }
 GRADIENTS: dict[str, Any] = {
     "chosen_gradients": "auto",
@@ -52,7 +57,8 @@ GRADIENTS: dict[str, Any] = {
 
 def module(name: str) -> Toy:
     torch.manual_seed(3)
-    net = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+    bias = name != "natural"  # whose metric has nothing of a unit without one
+    net = nn.Sequential(nn.Linear(NUM_FEATURES, 8, bias), nn.Tanh(), nn.Linear(8, 1, bias))
     sampler = SAMPLERS[name]
     if name == "sghmc":
         sampler = partial(SGHMC, lr="auto", prior=PRIOR, preconditioner=RMSProp(floor=0.5))

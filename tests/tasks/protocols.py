@@ -1179,8 +1179,8 @@ LEADERBOARD = [
         "digits-sghmc-? connections-sghmc-?",
         "docs/leaderboard.md: of classes that of configs/class_table.yaml",
         {
-            "bound": None, "gradients": None, "options": {"momentum": 0.99}, "metric": rmsprop(eps=1e-12, floor=0.5), "freeze": True,
-            "optimizer": adam(1_000, 0.01),
+            "options": {"momentum": 0.99}, "metric": rmsprop(eps=1e-12, floor=0.5), "freeze": True,
+            "optimizer": adam(1_000, 0.01), "bound": None, "gradients": None,
         },
     ),
     Row(

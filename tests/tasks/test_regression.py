@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import PSGLD, BatchStream, GaussianPrior, load_posterior
+from lightning_sgmcmc import HMC, PSGLD, BatchStream, GaussianPrior, load_posterior
+from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.metrics import Normal, Prediction, gaussian_crps
 from tasks.regression import RegressionTask, output_profile
@@ -409,6 +410,38 @@ def test_held_out_scale_needs_held_out_data(tmp_path: Path) -> None:
     module = Scaled(nn.Linear(3, 1), SAMPLER, noise="held_out", burn_in=8)
     with pytest.raises(ValueError, match="needs a validation split"):
         trainer(tmp_path, 12, limit_val_batches=0).fit(module, datamodule=CubedData())
+
+
+class _Whole(CubedData):
+    def train_dataloader(self) -> BatchStream:
+        x, y = toy_data()
+        return BatchStream((x, y.unsqueeze(1) ** 3), 16, "full")
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_hmc_moves_under_the_sigma_that_burn_in_found(tmp_path: Path, freeze: bool) -> None:
+    """It keeps the potential of its weights from step to step, which a new sigma changes."""
+    torch.manual_seed(0)
+    adam = OptimizerBurnIn(partial(torch.optim.Adam, lr=0.05), 40)
+    make = partial(HMC, lr="auto", leapfrog_steps=5, prior=GaussianPrior(4.0))
+    module = RegressionTask(
+        nn.Linear(3, 1),
+        make,
+        noise="residuals",
+        burn_in=100,
+        burn_in_optimizer=adam,
+        freeze_preconditioner=freeze,
+    )
+    trainer(tmp_path, 200, limit_val_batches=0).fit(module, datamodule=_Whole())
+    sampler: Any = module.chain.sampler
+    assert sampler.acceptance > 0.5
+    draws = torch.stack(
+        [draw.net.bias.detach().clone() for draw in load_posterior(tmp_path, module)]
+    )
+    assert len(draws.unique()) > 50
+    steps = RegressionTask(nn.Linear(3, 1), make, noise="residuals", burn_in=100)
+    with pytest.raises(ValueError, match="HMC adapts its step to the potential"):
+        trainer(tmp_path / "b", 120, limit_val_batches=0).fit(steps, datamodule=_Whole())
 
 
 def test_sigma_is_consistent_for_normal_residuals() -> None:

@@ -18,6 +18,7 @@ from lightning_sgmcmc.callbacks.report import label
 from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.common.files import DamagedFileError, digest_of, write_beside
 from lightning_sgmcmc.posterior import diagnose
+from lightning_sgmcmc.posterior.held_out import MEASURED
 
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "lightning-sgmcmc")
 
@@ -70,7 +71,7 @@ def measure(task: Task) -> dict[str, Any]:
     and the burn-in's on the validation set stand beside.
     """
     kept = task.kept
-    if not kept.held_out or not kept.num_draws:
+    if not kept.num_draws or not set(MEASURED) & set(kept.held_out):
         return {}
     name = "test" if "test" in kept.held_out else "val"
     found = {

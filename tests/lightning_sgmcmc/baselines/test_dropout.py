@@ -145,6 +145,10 @@ def test_mc_predictions_leave_the_module_alone() -> None:
     state = {name: value.clone() for name, value in module.state_dict().items()}
     first = mc_dropout_predictions(module, batch, 3, seed=4)
     assert module.training
+    module.net[1].eval()
+    mc_dropout_predictions(module, batch, 1)
+    assert module.training
+    assert not module.net[1].training
     assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
     assert torch.equal(mc_dropout_predictions(module, batch, 3, seed=4).mean, first.mean)
     assert not torch.equal(mc_dropout_predictions(module, batch, 3, seed=5).mean, first.mean)

@@ -95,6 +95,14 @@ def test_stacked_chains_are_chains_alone(frozen: bool) -> None:
     assert_stacked_is_alone(make)
 
 
+def test_a_swag_that_is_never_frozen_is_called_no_gaussian() -> None:
+    sampler = chain(Problem().params)
+    assert sampler.caveats(frozen=True) == [
+        "draws are of a Gaussian through an optimizer's iterates"
+    ]
+    assert "of no Gaussian" in sampler.caveats(frozen=False)[0]
+
+
 def test_wrong_arguments() -> None:
     problem = Problem()
     with pytest.raises(ValueError, match="rank of at least 2, got 0, 1 and 1"):

@@ -153,6 +153,13 @@ def test_a_layer_with_two_names_gets_one_adapter() -> None:
     assert net.first is net.second
 
 
+def test_a_second_call_leaves_the_adapters_of_the_first() -> None:
+    net: Any = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    add_adapters(add_adapters(net, ["0"], rank=1), ["2"], rank=2)
+    moved = [name for name, p in net.named_parameters() if p.requires_grad]
+    assert moved == ["0.A", "0.B", "2.A", "2.B"]
+
+
 # Its law.
 
 

@@ -28,7 +28,7 @@ from lightning_sgmcmc import (
     GaussianPrior,
     load_posterior,
 )
-from lightning_sgmcmc.chain import OptimizerBurnIn
+from lightning_sgmcmc.chain import OptimizerBurnIn, checks
 from lightning_sgmcmc.chain.processes import ChainsStrategy
 from lightning_sgmcmc.posterior.predict import joined
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, toy_data, trainer
@@ -201,6 +201,43 @@ def test_the_order_of_a_loader_is_said(tmp_path: Path, given: dict[str, Any], sa
     trainer(tmp_path, 16).fit(task, datamodule=Loaded(NUM_DATA, batch_size=8, **given))
     notes = [note for note in task.chain.notes() if note.startswith("minibatches")]
     assert [note.split(" for its")[0] for note in notes] == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("num", "given", "left"),
+    [
+        (65, {}, 1),
+        (65, {"drop_last": True}, 1),
+        (65, {"shuffle": True}, 0),
+        (64, {}, 0),
+        (5, {}, 0),  # one minibatch of all data
+    ],
+)
+def test_examples_that_would_count_more_in_every_pass_are_refused(
+    tmp_path: Path, num: int, given: dict[str, Any], left: int
+) -> None:
+    task = Toy(partial(SGHMC, lr=0.01, prior=PRIOR), burn_in=1)
+    run = partial(trainer(tmp_path, 2).fit, task, datamodule=Loaded(num, batch_size=8, **given))
+    if not left:
+        run()
+        return
+    with pytest.raises(ValueError, match=r"minibatches of 8 of 65 examples .* and leave 1 over"):
+        run()
+
+
+@pytest.mark.parametrize(("num", "size", "count"), [(1000, 10, 4), (33, 10, 8), (7, 10, 2)])
+def test_minibatches_to_measure_on_stand_for_sorted_data(num: int, size: int, count: int) -> None:
+    """Each has the mean and the spread of the whole, in whatever order the examples lie."""
+    loader = DataLoader(TensorDataset(torch.arange(num)), batch_size=size, shuffle=True)
+    batches = [batch[0] for batch in checks.spread_loader(loader, count)]
+    assert len(batches) == min(count, -(-num // size))
+    assert all(len(batch) <= size for batch in batches)
+    assert sum(map(len, batches)) == min(num, count * size)
+    assert len(torch.cat(batches).unique()) == sum(map(len, batches))
+    for batch in batches:
+        assert abs(float(batch.float().mean()) / num - 0.5) < 0.1
+    again = [batch[0] for batch in checks.spread_loader(loader, count)]
+    assert all(torch.equal(a, b) for a, b in zip(batches, again, strict=True))
 
 
 @pytest.mark.parametrize("steps", [11, 12])

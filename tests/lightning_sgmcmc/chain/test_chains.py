@@ -17,6 +17,7 @@ from torch import nn
 from lightning_sgmcmc import (
     HAMCMC,
     HASGLD,
+    HMC,
     PSGLD,
     SGFS,
     SGHMC,
@@ -210,6 +211,27 @@ def test_attention_starts_anew_in_every_chain() -> None:
     assert all(torch.equal(p, first[name]) for name, p in attention.named_parameters())
 
 
+class _Tuned(nn.Module):
+    """Initialises its layer in a way of its own, when it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.layer.bias, 0.7)
+
+
+def test_starts_are_as_the_network_was_built() -> None:
+    """A network that initialises its layers does so after they have done it themselves."""
+    net = nn.Sequential(_Tuned(), nn.Linear(3, 1))
+    first = {name: p.detach().clone() for name, p in net.named_parameters()}
+    _, drawn = starts(net, list(first), "reinitialise", 0, range(2), PRIOR, set())
+    assert torch.equal(drawn["0.layer.bias"], torch.full((3,), 0.7))
+    assert not torch.isclose(drawn["0.layer.weight"], first["0.layer.weight"]).any()
+
+
 def test_starts_leave_what_is_not_sampled(tmp_path: Path) -> None:
     """Frozen statistics, which ``reset_parameters`` would forget, are those of all chains."""
     layers = nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
@@ -297,6 +319,21 @@ def test_chains_sample_the_posterior(tmp_path: Path) -> None:
     x = ToyData().test_dataloader().dataset.tensors[0].to(DEVICE)
     found = posterior.predict(x).mean
     torch.testing.assert_close(found, module.kept.ensemble("test").mean, rtol=1e-4, atol=1e-5)
+
+
+def test_samplers_that_follow_the_loss_do_not_run_in_turn(tmp_path: Path) -> None:
+    sampler = partial(HMC, lr=1e-3, prior=PRIOR, preconditioner=AveragedLBFGS())
+    module = Toy(sampler, net(), burn_in=2, num_chains=2)
+    with pytest.raises(
+        ValueError, match="HMC follows the loss of each chain and cannot run several"
+    ):
+        trainer(tmp_path, 4).fit(module, datamodule=ToyData(sampling="full"))
+
+
+def test_the_number_of_examples_that_a_sampler_is_given_counts(tmp_path: Path) -> None:
+    module = Toy(partial(SGLD, lr=1e-3, num_data=6400, prior=PRIOR), burn_in=2)
+    trainer(tmp_path, 4).fit(module, datamodule=ToyData())
+    assert module.chain.sampler.num_data == 6400
 
 
 def test_pruned_chains_have_masks_of_their_own(tmp_path: Path) -> None:

@@ -90,6 +90,16 @@ def test_types_of_safetensors(tmp_path: Path, dtype: torch.dtype) -> None:
     assert torch.equal(rows[torch.tensor([9, 0, 4])], values[[9, 0, 4]])
 
 
+def test_a_mask_chooses_no_rows(tmp_path: Path, arrays: Any) -> None:
+    rows = OnDisk(tmp_path / "x.npy")
+    mask = torch.zeros(N, dtype=torch.bool)
+    mask[5] = True
+    with pytest.raises(IndexError, match="by their numbers"):
+        rows[mask]
+    found = rows[mask.nonzero()[:, 0].int()]
+    assert torch.equal(found, torch.from_numpy(arrays[0])[5:6])
+
+
 def test_a_function_of_rows(tmp_path: Path, arrays: Any) -> None:
     x = torch.from_numpy(arrays[0])
     rows = OnDisk(tmp_path / "x.npy").map(Tensor.double).map(lambda r: (r.flatten(1) - 1) / 3)

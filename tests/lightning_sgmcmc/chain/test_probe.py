@@ -233,6 +233,16 @@ def test_embeddings_with_other_gradients_are_refused(given: dict[str, Any], mess
     checks.refuse_embeddings(task, set())  # what stays as it is may have them
 
 
+def test_an_embedding_is_refused_by_any_of_its_names() -> None:
+    """A weight that it shares with a layer before it is sampled under that layer's name."""
+    task = Words(padding_idx=0)
+    head = nn.Linear(1, 8, bias=False)
+    head.weight = task.net[0].weight
+    task.net = nn.Sequential(head, task.net[0])
+    with pytest.raises(ValueError, match="has padding_idx"):
+        checks.refuse_embeddings(task, {"net.0.weight"})
+
+
 class Recurrent(nn.Module):
     """An LSTM over the features, which vmap cannot follow."""
 

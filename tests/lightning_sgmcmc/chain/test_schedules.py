@@ -128,6 +128,14 @@ def test_draws_in_the_end_of_a_cycle() -> None:
     assert [t for t in range(41) if schedule.keeps(t)] == [*range(26, 31), *range(36, 41)]
 
 
+def test_rounding_takes_no_draw_from_a_cycle() -> None:
+    """10 (1 - .7) is above 3 in floating point."""
+    for length in range(1, 101):
+        for due in range(1, length + 1):
+            cycle = Cycle(length, due / length)
+            assert sum(map(cycle.keeps, range(length))) == due
+
+
 @pytest.mark.parametrize("thinning", [1, 4])
 @pytest.mark.parametrize("cycle", [None, Cycle(7, 0.4)])
 def test_count_is_the_number_kept(cycle: Cycle | None, thinning: int) -> None:

@@ -98,6 +98,18 @@ def test_each_layer_has_its_own_and_still_weights_do_not_count() -> None:
     assert result.total.value == pytest.approx(mean, rel=1e-12)
 
 
+def test_chains_that_are_pruned_apart_have_the_temperature_of_their_own_weights() -> None:
+    x, g = gaussian(1.0, (4, 2000), seed=3)
+    x, g = np.tile(x, 2), np.tile(g, 2)
+    for chain in range(4):
+        x[chain, :, chain] = 0
+    whole = configurational_temperature(x, g).total
+    assert abs(whole.value - 1) < 4 * whole.standard_error
+    assert whole.num_weights == 4
+    alone = [configurational_temperature(x[k : k + 1], g[k : k + 1]).total.value for k in range(4)]
+    assert whole.value == pytest.approx(np.mean(alone), rel=1e-12)
+
+
 def test_sgld_shows_its_discretisation() -> None:
     """tr(A P) / d = 1 / (1 - h a / 2) = 1.43 for h a = .6; 64 chains, 4 standard errors (1.5 %)."""
     num_data, h = 10, 0.3

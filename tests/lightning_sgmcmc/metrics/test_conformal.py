@@ -34,6 +34,15 @@ def test_coverage_is_exactly_that_of_the_theorem(probability: float, rank: int) 
     assert abs(float(held) - expected) < 5 * (expected * (1 - expected) / RUNS) ** 0.5
 
 
+def test_an_error_that_is_not_a_number_widens_the_band() -> None:
+    y = torch.arange(1.0, 20.0, dtype=torch.float64)[:, None]
+    law = moments(torch.zeros_like(y), torch.ones_like(y))
+    assert Conformal(law, y).factor(0.5).item() == 10
+    y[:9] = torch.nan
+    assert Conformal(law, y).factor(0.5).item() == 19
+    assert not Conformal(law, y).factor(0.9).isfinite()
+
+
 def test_bands_that_follow_a_difficulty_hold_examples_of_another_kind() -> None:
     """Errors of three times the size, of which the deviation knows nothing and the difficulty does.
 

@@ -94,6 +94,13 @@ def test_floats_are_rounded_to_the_stored_type(
     assert torch.equal(loaded["steps"], weights(10)["steps"])  # 2^24 + 1 is no float32
 
 
+def test_a_weight_that_the_stored_type_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """float16 ends at 65,504."""
+    with pytest.raises(ValueError, match="w holds a value that float16 cannot"):
+        DrawStore(tmp_path, dtype="float16").save(1, {"w": torch.tensor([7e4])}, 1.0)
+    assert not (tmp_path / "chain0" / "index.json").exists()
+
+
 def test_unknown_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"dtype must be one of float32, .* got 'float8'"):
         DrawStore(tmp_path, dtype="float8")

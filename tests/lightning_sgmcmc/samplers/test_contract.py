@@ -29,6 +29,7 @@ from lightning_sgmcmc import (
     FullFisher,
     GaussianPrior,
     NaturalLangevin,
+    QuasiDiagonalFisher,
     RMSProp,
     Sampler,
 )
@@ -171,6 +172,60 @@ def test_masked_weights_stay_zero(name: str, frozen: bool) -> None:
         assert not flatten(state["velocity"])[~free].any()
     sampler.set_masks(None)
     assert problem.run(sampler, 1)[~free].all()
+
+
+@pytest.mark.parametrize("metric", [FullFisher(), QuasiDiagonalFisher()])
+def test_masked_kinetic_temperature_is_unknown_where_c_ties_weights(metric: Any) -> None:
+    """w' C^-1 w of what is free is no sum over weights then."""
+    problem = Problem()
+    sampler = SGHMC(problem.params, 1e-3, momentum=0.9, preconditioner=metric, num_data=N)
+    sampler.attach(problem.target())
+    problem.run(sampler, 5)
+    assert sampler.kinetic_temperature() is not None
+    masks = [torch.ones_like(p) for p in problem.params]
+    masks[0][:, ::2] = 0
+    sampler.set_masks(masks)
+    problem.run(sampler, 2)
+    assert sampler.kinetic_temperature() is None
+
+
+def test_paper_mode_of_stacked_chains_is_that_of_each_alone() -> None:
+    """With c1 = inf only the newest operator counts, and chains are stacked."""
+
+    def chain(start: Tensor, **given: Any) -> Tensor:
+        p = start.clone().requires_grad_()
+        options: dict[str, Any] = {"paper_mode": True, "omega": (math.inf, 1.0, 1.0)}
+        sampler = HASGLD([p], 1e-2, num_data=10, seed=4, **options, **given)
+        if p.dim() == 2:
+            sampler.stack()
+
+        def closure() -> Tensor:
+            sampler.zero_grad()
+            loss = (p.square() * torch.arange(1.0, 5.0)).sum(-1)
+            loss.sum().backward()
+            return loss.detach()
+
+        for _ in range(6):
+            sampler.step(closure)
+        return p.detach()
+
+    start = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    together = chain(start)
+    for k in range(3):
+        torch.testing.assert_close(together[k], chain(start[k], chain=k))
+
+
+def test_b_of_another_type_is_that_of_the_weights() -> None:
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        problem = Problem()
+        size = sum(p.numel() for p in problem.params)
+        sampler = SGFS(problem.params, 1e-3, b=torch.eye(size, dtype=dtype), num_data=N)
+        sampler.attach(problem.target())
+        sampler.batch_size = 8
+        problem.run(sampler, 3)
+        found.append(flatten(problem.params).clone())
+    assert torch.equal(*found)
 
 
 def test_masked_kinetic_temperature_counts_free_weights() -> None:
@@ -328,8 +383,11 @@ def test_momentum_out_of_range(momentum: float) -> None:
 
 def test_one_parameter_group() -> None:
     groups = [{"params": [torch.zeros(1, requires_grad=True)]} for _ in range(2)]
-    with pytest.raises(ValueError, match="one parameter group, got 2"):
+    with pytest.raises(ValueError, match="one parameter group, got another"):
         SGLD(groups, 0.1)
+    sampler = SGLD(groups[:1], 0.1)
+    with pytest.raises(ValueError, match="one parameter group, got another"):
+        sampler.add_param_group({"params": [torch.zeros(1, requires_grad=True)]})
 
 
 def test_paper_mode_has_no_automatic_step() -> None:

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from lightning_sgmcmc import SGLD, BatchStream, Target
+from lightning_sgmcmc.adaptation.heating import scores_of
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.chain.schedules import DrawSchedule
 from lightning_sgmcmc.common.vectors import flatten, unflatten
@@ -113,6 +114,29 @@ def test_what_differentiates_once_takes_differences(dtype: torch.dtype, error: f
     v = torch.tensor([1.0, 2.0, -3.0], dtype=dtype)
     (found,) = target.curvature([v], [None])
     assert torch.allclose(found, 6 * x.detach() * v, rtol=error, atol=0)
+
+
+def test_inside_a_network_too() -> None:
+    """There torch raises nothing, and leaves out what goes through the operation."""
+    torch.manual_seed(0)
+    before, after = nn.Linear(2, 3).double(), nn.Linear(3, 1).double()
+    x, y = torch.randn(5, 2, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    params = [*before.parameters(), *after.parameters()]
+
+    def target(cube: Any) -> Target:
+        def nll(batch: Any) -> Tensor:
+            return (after(cube(before(x))).squeeze(-1) - y).square()
+
+        return Target(nll, params, 5)
+
+    v = [torch.randn_like(p) for p in params]
+    rows = torch.stack([flatten(v), flatten([x.roll(1) for x in v])])
+    once, twice = target(_Cube.apply), target(lambda h: h**3)
+    found, expected = (flatten(t.curvature(v, [None])) for t in (once, twice))
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    assert once._hessian_product.differences
+    scores, exact = (scores_of(t)(rows, None) for t in (once, twice))
+    torch.testing.assert_close(scores, exact, rtol=1e-7, atol=1e-7)
 
 
 def test_other_errors_are_not_hidden() -> None:

@@ -199,6 +199,7 @@ def test_head_is_the_layer_that_gives_the_output() -> None:
     assert output_layer(nn.Sequential(*layers), x) == "2"
     assert output_layer(nn.Linear(3, 2), x) == ""
     assert output_layer(nn.Sequential(*layers, nn.Tanh()), x) is None
+    assert output_layer(nn.Sequential(*layers, nn.ReLU(inplace=True)), x) is None
     assert output_layer(Scaled(*layers), x) is None
     shared = nn.Sequential(layers[0], nn.Tanh(), layers[0])
     assert output_layer(shared, x) is None
