@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -126,6 +127,42 @@ def test_a_cell_that_diverges_is_a_result_and_does_not_stop_the_others(
     assert "step" in content["diverged"]
     reproduce.main(ROOT, command)  # it is not tried again
     assert "hot: finished" in capsys.readouterr().out
+
+
+def test_a_run_goes_on_from_any_moment_and_is_not_taken_for_another(
+    table: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after a draw and before its first checkpoint it begins anew; finished it stays."""
+    rows = np.random.default_rng(0).standard_normal((40, 3))
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,y", comments="")
+    given = {
+        "data.file": str(tmp_path / "rows.csv"),
+        "model.burn_in_optimizer": None,
+        "model.sampler": {"class_path": "lightning_sgmcmc.SGLD", "init_args": {"lr": 1e-6}},
+        "model.burn_in": 10,
+        "model.thinning": 5,
+        "trainer.max_steps": 30,
+        "wandb_project": None,
+    }
+    cells = [Cell("run", "../uci_regression.yaml", given)]
+    table.EXPERIMENT = replace(table.EXPERIMENT, cells=lambda: cells, report=lambda results: [])
+    command = ["toy", f"--out={tmp_path / 'runs'}", "--seed_everything=3"]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *command])
+    reproduce.main(ROOT, command)
+    folder = tmp_path / "runs" / "run"
+    first = json.loads((folder / "results.json").read_text())
+    assert first["seed"] == 3
+    (folder / "results.json").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    reproduce.main(ROOT, command)
+    again = json.loads((folder / "results.json").read_text())
+    assert again["metrics"] == first["metrics"]
+    reproduce.main(ROOT, command)
+    assert "run: finished" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        reproduce.main(ROOT, [*command[:2], "--seed_everything=4"])
+    assert stop.value.code == 2
+    assert "is finished, without --seed_everything=4: choose another" in capsys.readouterr().err
 
 
 def test_figures_are_drawn_from_what_is_finished(table: Any, tmp_path: Path, capsys: Any) -> None:
