@@ -103,7 +103,8 @@ class LogisticRegression(SGMCMCModule):
         and ``gap``, the mean over its examples of |p - p_laplace| with p the ensemble's; it is
         there for zero-mean Gaussian priors at T = 1.
         """
-        if not kept.num_draws:
+        weights = sum(p.numel() for p in self.net.parameters())
+        if not kept.num_draws or self.chain.sampler.num_parameters != weights:
             return {}
         return self._errors_of_draws(kept) | self._beside_laplace(kept)
 
@@ -137,6 +138,8 @@ class LogisticRegression(SGMCMCModule):
             return {}
         assert isinstance(prior, GaussianPrior)
         x, y = (t.double().cpu() for t in stream.tensors)
+        if self.chain.sampler.num_data != len(y):  # the chain's posterior is another
+            return {}
         approximation = laplace(self._extended(x).numpy(), y.numpy(), prior.variance)
         result = {}
         for name, held in kept.held_out.items():

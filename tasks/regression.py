@@ -245,7 +245,9 @@ class RegressionTask(SGMCMCModule):
                 f"{list(output.shape)}: let both be [B, D]"
             )
         residual = self.residual_of(output, batch)
-        if self.training and self.chain.stack is None:
+        # What torch.func traces, for gradients of single examples, does not outlive that.
+        traced = torch._C._functorch.is_functorch_wrapped_tensor(residual)
+        if self.training and self.chain.stack is None and not traced:
             self._residual = residual.detach()
         if self.noise == "input":
             squares = ((residual * torch.exp(-log_sigma)) ** 2).sum(1)

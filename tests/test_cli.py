@@ -152,6 +152,21 @@ def test_a_metric_that_froze_says_so(configs: Path) -> None:
     assert said["metric"]["arguments"]["alpha"] == 0.99
 
 
+def test_a_configuration_of_a_run_takes_another_seed(configs: Path) -> None:
+    """It states the chain's seed, and so did the run that wrote it."""
+    first = run(configs, "--out", "first", "--seed_everything=5")
+    again = ["--config", str(first / "config.yaml")]
+    found = {
+        name: json.loads((run(configs, "--out", name, *given) / "results.json").read_text())["seed"]
+        for name, given in {
+            "same": again,
+            "other": [*again, "--seed_everything=7"],
+            "own": [*again, "--seed_everything=7", "--model.sampler.seed=0"],
+        }.items()
+    }
+    assert found == {"same": 5, "other": 7, "own": 0}
+
+
 def test_seed_changes_the_chain(configs: Path) -> None:
     a, b = (
         load_file(

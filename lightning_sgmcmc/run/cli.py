@@ -191,8 +191,12 @@ class ChainCLI(LightningCLI):
         sampler = self.config.model.init_args.get("sampler")
         init = getattr(sampler, "init_args", None)
         seed = self.config.seed_everything
-        if init is not None and init.get("seed") == 0 and isinstance(seed, int):
-            init["seed"] = int(seed)
+        given = {argument.partition("=")[0] for argument in self.arguments}
+        if init is not None and "seed" in init and isinstance(seed, int):
+            # A run's config.yaml states the chain's seed, which another --seed_everything replaces.
+            follows = init["seed"] == 0 or "--seed_everything" in given
+            if follows and "--model.sampler.seed" not in given:
+                init["seed"] = int(seed)
         name = getattr(sampler, "class_path", "chain").rsplit(".", 1)[-1].lower()
         default = new_name(self.config.name, name, int(seed) if seed is not None else 0)
         own = RunFolder(self.config.out, default)

@@ -50,7 +50,8 @@ def conforming_pressure(
     """
     kappa = check_permeability(grid, permeability, many=True)
     given, free = boundary_values(grid, pressure)
-    quarter = check_sources(grid, source, closed=False) * grid.cell_areas / 4
+    values = grid.cell_field("source", check_sources(grid, source, closed=False))
+    quarter = values * grid.cell_areas / 4
     load = add_to_nodes(np.stack([quarter] * 4))
     solver = _Banded(grid, free)
     found = [solver.solve(one, given, load) for one in kappa.reshape(-1, *grid.shape)]

@@ -85,8 +85,10 @@ def well_flows(
     rated = [cell for cell, well in zip(cells, problem.wells, strict=True) if well.rate is not None]
     for pattern, cell in zip(patterns, rated, strict=False):
         pattern[cell] = 1 / grid.cell_areas[cell]
+        part = next((part for part in still.floating if grid.nx * cell[0] + cell[1] in part), ())
         for other in balance:
-            pattern[other] = -1 / grid.cell_areas[other]
+            if grid.nx * other[0] + other[1] in part:
+                pattern[other] = -1 / grid.cell_areas[other]
     basis = still.solve(patterns)
     if has_offset(problem):
         without = [

@@ -38,6 +38,8 @@ def three_spots(grid: Grid) -> Array:
             f"three spots of {bx} x {by} cells do not fit {grid.nx} x {grid.ny} cells apart from "
             "one another; use at least 6 x 6 cells"
         )
+    if not grid.uniform:
+        raise PdeError("three spots need equal cells, so that their blocks balance")
     patterns = np.zeros((2, *grid.shape))
     patterns[:, y : y + by, x : x + bx] = -1.0
     patterns[0, grid.ny - by :, grid.nx - bx :] = 1.0
@@ -59,7 +61,8 @@ def three_spot_source(grid: Grid, strengths: Any) -> Array:
         Cell values `[..., ny, nx]`.
 
     Raises:
-        PdeError: Strengths that are not finite pairs, or a grid that is too small.
+        PdeError: Strengths that are not finite pairs, or a grid that is too small or of unequal
+            cells.
     """
     pairs = np.asarray(strengths, dtype=np.float64)
     if pairs.ndim == 0 or pairs.shape[-1] != 2 or not np.isfinite(pairs).all():
@@ -93,7 +96,11 @@ def strengths_of(seed: int, samples: range, spread: str) -> Array:
 
 
 def random_source(grid: Grid, seed: int, index: int) -> Array:
-    """Independent standard normal cell values less their mean, `[ny, nx]`, from (seed, index)."""
+    """Independent standard normal cell values less their mean, `[ny, nx]`, from (seed, index).
+
+    The mean is that over the area, so that f integrates to zero.
+    """
     check_draw(seed, index)
     values = generator(seed, SOURCE, index).standard_normal(grid.shape)
-    return np.asarray(values - values.mean())
+    mean = values.mean() if grid.uniform else np.average(values, weights=grid.cell_areas)
+    return np.asarray(values - mean)

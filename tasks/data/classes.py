@@ -50,6 +50,9 @@ class ClassData(SplitData):
     num_classes: int
     #: Names of the classes; their numbers if empty.
     class_names: tuple[str, ...] = ()
+    #: Where test examples begin in the random order, as a fraction: at a place of their own, so
+    #: that they are the same whatever is held out of the others.
+    test_from = 0.1
 
     def __init__(
         self,
@@ -146,16 +149,18 @@ class ClassData(SplitData):
                 f"num_train = {self.num_train}, but {left} of {total} training examples are left"
             )
         generator = np.random.default_rng(self.split_seed)
-        if self.val_from == "last":
-            order = np.arange(total)[::-1]
-            order[val:] = generator.permutation(total - val)
-        else:
+        order = np.arange(total)
+        if test or self.val_from == "random":
             order = generator.permutation(total)
-        cut = val + test
+        first = min(round(self.test_from * total), total - test)
+        tested, order = order[first : first + test], np.delete(order, slice(first, first + test))
+        if self.val_from == "last":
+            order = np.sort(order)[::-1]
+            order[val:] = generator.permutation(np.sort(order[val:]))
         rows = {
-            "train": order[cut : None if self.num_train is None else cut + self.num_train],
+            "train": order[val : None if self.num_train is None else val + self.num_train],
             "val": order[:val],
-            "test": order[val:cut],
+            "test": tested,
         }
         return {name: np.sort(chosen) for name, chosen in rows.items() if len(chosen)}
 

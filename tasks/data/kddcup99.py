@@ -91,6 +91,8 @@ class KDDCup99Data(ClassData):
         ValueError: If a value is unknown or lies outside its range.
     """
 
+    test_from = 0.05
+
     def __init__(
         self,
         root: str | None = None,

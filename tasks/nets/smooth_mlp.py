@@ -70,7 +70,7 @@ class SmoothMLP(MLP):
         places = torch.arange(side, dtype=torch.float64)
         squares = (places[:, None] - places) ** 2
         filtered = torch.exp(-squares / (2 * self.width**2)) / self._sum()
-        self.blur = filtered.to(torch.get_default_dtype())
+        self.blur = filtered.to(next(self.layers.parameters()))
 
     def _sum(self) -> float:
         """Return the sum of exp(-k^2 / (2 width^2)) over all integers k."""

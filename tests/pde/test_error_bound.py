@@ -206,6 +206,8 @@ def test_what_the_bound_does_not_hold_for_is_refused() -> None:
         energy_bound(grid, kappa, PRESSURE, flow, 0.0, nodes[:, 1:])
     with pytest.raises(PdeError, match="side 'top' of pressure 2 meets a side of another"):
         conforming_pressure(grid, kappa, {"left": 1.0, "top": 2.0})
+    with pytest.raises(PdeError, match="source"):
+        conforming_pressure(grid, kappa, {"left": 1.0}, np.ones((2, *grid.shape)))
     with pytest.raises(PdeError, match="pressure on no side, expected one or more whole sides"):
         conforming_pressure(grid, kappa, {})
     with pytest.raises(PdeError, match="on left:0:1, expected one or more whole"):

@@ -55,6 +55,14 @@ def test_strengths_have_mean_ten_and_the_stated_spread(spread, variance):
     assert abs(np.corrcoef(strengths.T)[0, 1]) < 5 / np.sqrt(n)
 
 
+def test_sources_on_unequal_cells_integrate_to_zero_or_are_refused():
+    grid = Grid.of_spacing(np.linspace(1.0, 2.0, 6), np.ones(6))
+    field = random_source(grid, 0, 3)
+    assert abs((field * grid.cell_areas).sum()) < 1e-12 * np.abs(field).sum()
+    with pytest.raises(PdeError, match="three spots need equal cells"):
+        three_spot_source(grid, (1.0, 2.0))
+
+
 def test_impossible_sources_are_refused():
     with pytest.raises(PdeError, match="spread='5', expected one of variance, sd"):
         three_spot_strengths(0, 10, spread="5")

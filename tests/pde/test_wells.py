@@ -12,6 +12,7 @@ from pde import (
     Well,
     read_wells,
 )
+from pde.datasets.well_rates import WellProblem, well_flows
 
 SIDES = ("left", "right", "bottom", "top")
 
@@ -133,3 +134,20 @@ def test_activity_and_sides_that_do_not_fit_are_refused():
     with pytest.raises(PdeError, match="set it to zero there"):
         solver.solve(np.ones((3, 4)))
     assert np.isnan(solver.solve(1.0).pressure[0, 0])
+
+
+def test_each_part_of_a_domain_balances_its_own_rates():
+    """A unit rate is taken by the balancing wells of its part alone, as the solver does."""
+    active = np.ones((4, 9), bool)
+    active[:, 4] = False
+    grid, kappa = Grid(9, 4, lx=9.0, ly=4.0), np.ones((4, 9))
+    wells = (
+        Well(0.5, 0.5, rate=1.0, spread=0.2),
+        Well(2.5, 3.5),
+        Well(5.5, 0.5, rate=2.0, spread=0.1),
+        Well(8.5, 3.5),
+    )
+    flows = well_flows(WellProblem(grid, wells, {}, {}), kappa, active)
+    together = flows["basis_velocity"][0] + 2 * flows["basis_velocity"][1]
+    exact = DarcySolver(grid, kappa, wells=wells, active=active).solve()
+    np.testing.assert_allclose(together, exact.velocity, atol=1e-12)

@@ -60,6 +60,15 @@ def test_splits_are_disjoint_and_leave_nothing_out(val: float, test: float) -> N
     assert members(other, "test") != parts[2]
 
 
+@pytest.mark.filterwarnings("ignore:no training example of class")
+def test_test_examples_are_the_same_whatever_else_is_held_out() -> None:
+    expected = members(made(num_test=10), "test")
+    for options in ({"num_val": 5}, {"num_val": 0.3}, {"num_val": 80}, {"num_train": 7}):
+        assert members(made(num_test=10, **options), "test") == expected
+    assert members(made(num_test=10, num_val=20, val_from="last"), "test") == expected
+    assert len(members(made(num_test=95, num_val=2), "test")) == 95
+
+
 def test_the_last_examples_can_be_for_validation() -> None:
     data = made(num_val=10, val_from="last", num_train=30)
     assert members(data, "val") == list(range(90, 100))

@@ -32,6 +32,7 @@ from tasks.nets.normalisation import (
 )
 from tasks.nets.resnet import ResNet20
 from tasks.nets.smooth_mlp import SmoothMLP
+from tasks.networks import fit_network
 
 SMALL = (2, 9, 8)
 #: The ResNet-20 that Izmailov et al. 2021 sampled by HMC.
@@ -516,6 +517,13 @@ def test_a_smooth_mlp_has_first_weights_that_are_a_gaussian_field() -> None:
     for down, right in ((0, 1), (1, 0), (2, 1), (3, 4)):
         expected = np.exp(-(down**2 + right**2) / (4 * 1.5**2))
         assert float(correlation[12 + down, 12 + right]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_smooth_mlp_fits_to_data_in_its_own_precision() -> None:
+    net = SmoothMLP((4,)).double()
+    fit_network(net, torch.rand(5, 16), 3)
+    assert net(torch.rand(2, 16).double()).dtype == torch.float64
+    fit_network(net, torch.rand(5, 16), 3)  # again, as a second run does
 
 
 def test_a_smooth_mlp_refuses_what_is_no_square_image() -> None:

@@ -91,6 +91,22 @@ def test_a_chain_s_own_ensemble_has_the_weights_of_its_draws(tmp_path: Path) -> 
     assert found["draw_error_percent"]["mean"] == pytest.approx(50)
 
 
+def test_what_is_not_of_the_posterior_of_all_weights_is_left_out(tmp_path: Path) -> None:
+    """A part of the weights, and another N, have another Laplace approximation."""
+    for name, given in {
+        "part": {"sample": ["net.weight"]},
+        "other N": {"num_data": 20_000},
+        "all": {},
+    }.items():
+        module = LogisticRegression(
+            SAMPLER, num_features=3, intercept=True, burn_in=0, thinning=1, **given
+        )
+        trainer(tmp_path / name, 3, limit_val_batches=0).fit(module, datamodule=Pairs())
+        found = module.describe(module.kept)
+        assert ("laplace" in found) == (name == "all")
+        assert ("draw_error_percent" in found) == (name != "part")
+
+
 def test_nll_stays_finite_where_the_probability_underflows() -> None:
     module = module_at(np.array([1.0]), False)
     x = torch.tensor([[800.0], [-800.0]], dtype=torch.float64)

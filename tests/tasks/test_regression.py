@@ -13,7 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import HMC, PSGLD, BatchStream, GaussianPrior, load_posterior
+from lightning_sgmcmc import (
+    HMC,
+    PSGLD,
+    SGLD,
+    BatchStream,
+    DiagonalFisher,
+    GaussianPrior,
+    load_posterior,
+)
 from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.metrics import Normal, Prediction, gaussian_crps
@@ -410,6 +418,19 @@ def test_held_out_scale_needs_held_out_data(tmp_path: Path) -> None:
     module = Scaled(nn.Linear(3, 1), SAMPLER, noise="held_out", burn_in=8)
     with pytest.raises(ValueError, match="needs a validation split"):
         trainer(tmp_path, 12, limit_val_batches=0).fit(module, datamodule=CubedData())
+
+
+def test_residuals_outlive_the_gradients_of_single_examples(tmp_path: Path) -> None:
+    """A Fisher metric traces the NLL for weights of no linear layer, such as ``log_noise``."""
+    make = partial(SGLD, lr=1e-5, prior=GaussianPrior(4.0), preconditioner=DiagonalFisher())
+    module = RegressionTask(
+        nn.Linear(3, 1),
+        make,
+        noise="learned",
+        burn_in=4,
+    )
+    trainer(tmp_path, 8, limit_val_batches=0).fit(module, datamodule=CubedData())
+    assert math.isfinite(module.progress()["error"])
 
 
 class _Whole(CubedData):
