@@ -83,8 +83,8 @@ class Adaptation:
         chain.task.on_burn_in_end()
         if chain.freezes:
             sampler.freeze()
-        else:
-            sampler.refresh()  # the task's constants may be others now
+        elif sampler.corrected:
+            sampler.refresh()  # it knows the potential, whose constants may be others now
         if sampler.auto_lr or sampler.preconditioner.frozen:
             self._settle()
         assert sampler.num_data is not None

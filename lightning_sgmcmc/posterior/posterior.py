@@ -52,7 +52,7 @@ class Posterior:
             raise ValueError(
                 "the posterior has no draws: was draw_budget 0, or burn-in unfinished?"
             )
-        if len({store.constants for store in stores}) > 1:
+        if len({store.constants for store in stores} - {""}) > 1:
             raise ValueError(
                 "the chains have different weights or buffers that are not sampled, so that they "
                 "are of different posteriors: build the network alike in all processes, by "
