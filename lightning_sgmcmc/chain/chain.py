@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -307,6 +308,7 @@ class Chain:
         """
         if self._task_checked or self.steps:
             return
+        self._check_alike()
         examples = batch if self.stream is None else self.stream.spread(EXAMPLES)
         if examples is None:
             return
@@ -318,6 +320,22 @@ class Chain:
         temperature = self.sampler.temperature
         TaskProbe(self.task, self.evaluate, sampled, self.target, temperature).check(examples)
         self._task_checked = True
+
+    def _check_alike(self) -> None:
+        """Raise ValueError if chains of other processes have other weights that are not sampled."""
+        if self.processes.data_parallel or self.processes.count == 1:
+            return
+        own = 0
+        for _, tensor in sorted(self.constants().items()):
+            content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            own = zlib.crc32(content.numpy().tobytes(), own)
+        every = self.processes.gather(torch.tensor(own, device=self.device))
+        if bool((every != own).any()):
+            raise ValueError(
+                "the processes have different weights or buffers that are not sampled, so that "
+                "their chains would be of different posteriors: build the network alike in all of "
+                "them, by seed_everything or pretrained weights"
+            )
 
     def _whole_prior(self) -> Prior:
         """Return the prior of all sampled weights, the head's included."""

@@ -18,7 +18,7 @@ from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, BatchStream, ControlVariate, 
 from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.callbacks.checkpoint_files import groups_of, newest, read_checkpoint
 from lightning_sgmcmc.chain import OptimizerBurnIn
-from lightning_sgmcmc.chain.processes import ChainsStrategy
+from lightning_sgmcmc.chain.processes import ChainsStrategy, Processes
 from lightning_sgmcmc.common.files import DamagedFileError
 from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.posterior.pieces import Pieces
@@ -299,3 +299,25 @@ def test_traces_of_an_earlier_version_stay_together(tmp_path: Path) -> None:
     assert again.numbers() == [{"step": 1.0}, {"step": 2.0}]
     with pytest.raises(ValueError, match="kept the traces of several chains together"):
         KeptDraws.regrouped([{"pieces": found.save(), "chains": [0, 1, 2]}], [0])
+
+
+def test_chains_of_other_frozen_weights_are_refused(tmp_path: Path) -> None:
+    """What every process says of its own is a checksum, which the others compare."""
+    said: list[Tensor] = []
+
+    class Two(Processes):
+        def gather(self, value: Tensor) -> Tensor:
+            said.append(value)
+            return torch.stack([said[0], value])
+
+    task = toy(1, sample=["net.2.*"])
+    trainer(tmp_path, 16).fit(task, datamodule=ToyData())
+    chain = task.chain
+    chain.processes, chain.steps, chain._task_checked = Two(data_parallel=False, count=2), 0, False
+    chain.check_task()
+    assert len(said) == 1
+    with torch.no_grad():
+        task.net[0].bias[0] += 1e-7
+    chain._task_checked = False
+    with pytest.raises(ValueError, match="weights or buffers that are not sampled"):
+        chain.check_task()
