@@ -81,9 +81,7 @@ def of_data(chain: Chain, loader: Any, held_out: Mapping[str, HeldOut]) -> Finge
         held_out: By name.
     """
     found = {
-        "num_data": str(
-            chain.num_data or chain.sampler.given_num_data or checks.training_set_size(loader)
-        ),
+        "num_data": str(chain.size_of(loader)),
         "batch_size": str(checks.batch_size(loader, chain.processes.size)),
         "training data": _hash(_training(loader)),
     }

@@ -283,8 +283,7 @@ class Chain:
                 sampler.batches,
                 sampler.num_chains,
             )
-        given = self.num_data or sampler.given_num_data
-        sampler.num_data = given or checks.training_set_size(loader)
+        sampler.num_data = self.size_of(loader)
         sampler.batch_size = checks.batch_size(loader, processes.size)
         checks.check_batches(sampler, loader)
         checks.check_gradients(sampler, self.gradients, self.stream)
@@ -296,6 +295,11 @@ class Chain:
         if self._starts == "randomised_map":
             stream = checks.check_randomised(sampler, self.stream, self.optimizer_steps)
             self._randomised = RandomisedMAP(self.task, sampler, stream)
+
+    def size_of(self, loader: Any) -> int:
+        """Return N: what the chain or its sampler was given, or the examples behind a loader."""
+        given = self.num_data or self.sampler.given_num_data
+        return given or checks.training_set_size(loader)
 
     def check_task(self, batch: Batch | None = None) -> None:
         """Check the task on a few examples, once, before the first step.

@@ -122,7 +122,9 @@ class DrawStore:
         dtype = DTYPES[self.dtype]
         stored = {k: t.to(dtype) if t.is_floating_point() else t for k, t in weights.items()}
         for name, tensor in stored.items():
-            if not bool(tensor.isfinite().all()) and bool(weights[name].isfinite().all()):
+            if tensor is weights[name] or bool(tensor.isfinite().all()):
+                continue
+            if bool(weights[name].isfinite().all()):
                 raise ValueError(
                     f"{name} holds a value that {self.dtype} cannot: choose draw_dtype bfloat16 or "
                     "float32"

@@ -31,6 +31,7 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
     for posterior, samplers in record.items():
         for sampler, kinds in samplers.items():
             auto, plain = kinds["auto"], kinds["plain"]
+            costs = _cost(auto), _cost(plain)
             row = (
                 posterior,
                 f"`{sampler}`",
@@ -38,9 +39,8 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
                 f"{auto['deviation']:.3f}",
                 f"{plain['deviation']:.3f}",
                 f"{len(auto['alarms'])}, {len(plain['alarms'])}",
-                _cost(auto),
-                _cost(plain),
-                f"{plain['cost'] / auto['cost']:.1f}" if _cost(auto) and _cost(plain) else "",
+                *costs,
+                f"{plain['cost'] / auto['cost']:.1f}" if all(costs) else "",
             )
             rows.append(row)
     return markdown(head, rows)

@@ -210,7 +210,7 @@ def _refuse_other(folder: Path, cell: Cell | Study, overrides: list[str]) -> Non
     if isinstance(cell, Study) or not overrides:
         return
     made = json.loads((folder / "results.json").read_text())["provenance"].get("command", "")
-    other = [override for override in overrides if override not in made]
+    other = [override for override in overrides if f" {override} " not in f" {made} "]
     if other:
         errors.fail(f"{folder} is finished, without {' '.join(other)}: choose another --out for it")
 

@@ -146,7 +146,7 @@ def test_a_run_goes_on_from_any_moment_and_is_not_taken_for_another(
     }
     cells = [Cell("run", "../uci_regression.yaml", given)]
     table.EXPERIMENT = replace(table.EXPERIMENT, cells=lambda: cells, report=lambda results: [])
-    command = ["toy", f"--out={tmp_path / 'runs'}", "--seed_everything=3"]
+    command = ["toy", f"--out={tmp_path / 'runs'}", "--seed_everything=3", "--model.draw_budget=15"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *command])
     reproduce.main(ROOT, command)
     folder = tmp_path / "runs" / "run"
@@ -163,6 +163,9 @@ def test_a_run_goes_on_from_any_moment_and_is_not_taken_for_another(
         reproduce.main(ROOT, [*command[:2], "--seed_everything=4"])
     assert stop.value.code == 2
     assert "is finished, without --seed_everything=4: choose another" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        reproduce.main(ROOT, [*command[:3], "--model.draw_budget=1"])
+    assert "is finished, without --model.draw_budget=1: choose another" in capsys.readouterr().err
 
 
 def test_figures_are_drawn_from_what_is_finished(table: Any, tmp_path: Path, capsys: Any) -> None:
