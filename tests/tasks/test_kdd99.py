@@ -49,6 +49,13 @@ def test_as_many_settings_are_tried_as_in_the_paper() -> None:
     }
 
 
+def test_a_setting_is_tried_for_a_tenth_of_the_rows_length(parsed: Any) -> None:
+    for cell in (CHOICES[0], CHOICES[-1]):
+        content = parsed(cell)
+        assert content["trainer"]["max_steps"] == 10_000
+        assert content["model"]["init_args"]["burn_in"] == 5_000
+
+
 def test_the_number_of_training_rows() -> None:
     assert len(KDDCup99Data()._rows(494_021)["train"]) == N
     assert len(KDDCup99Data(subset="full")._rows(4_898_431)["train"]) == N_PAPER
