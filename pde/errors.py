@@ -26,6 +26,22 @@ class SingularError(PdeError):
         )
 
 
+def check_conserved(excess: Any, flow: Any, kappa: Any, pressure: Any) -> None:
+    """Raise `SingularError` where a flow loses mass: 1e-6 of the largest flow through an edge.
+
+    Where nothing flows, all of it is rounding: what 1e-10 of the pressure drives is let through.
+
+    Args:
+        excess: Sources less what flows out, of each sample in its cells, `[n, num_cells]`.
+        flow: Through the edges, `[n, num_edges]`, in the same unit.
+        kappa: Permeabilities, `[n, ...]`, or `[1, ...]` for one of all samples.
+        pressure: In the cells, `[n, num_cells]`.
+    """
+    driven = np.exp(np.log(kappa).reshape(len(kappa), -1).mean(1)) * np.abs(pressure).max(1)
+    if (np.abs(excess).max(1) > 1e-6 * np.abs(flow).max(1) + 1e-10 * driven).any():
+        raise SingularError
+
+
 class FileContentError(PdeError):
     """A file is not what it should be: cut short, of another format, or of other parameters."""
 

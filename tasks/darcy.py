@@ -92,8 +92,8 @@ class FieldSurrogate(RegressionTask):
         """Return after how many fields a draw, and all of them, cost less than our solver.
 
         The price of an ensemble is that of a network times the number of draws. On a CPU times are
-        the processor's, and training's that of the clock times the threads; beside a GPU the
-        clock's.
+        the processor's, and training's that of the clock times the threads of all processes; beside
+        a GPU the clock's.
         """
         if not results["metrics"]:
             return None
@@ -113,7 +113,8 @@ class FieldSurrogate(RegressionTask):
             error = results["metrics"][kind]["relative_l2_mean_percent"]
             name = "one draw" if count == 1 else f"{draws} draws"
             surrogates[name] = Surrogate(count * network, error)
-        found = price(self._data(), threads * results["wall_seconds"], surrogates, clock)
+        busy = self.trainer.world_size * threads if on_cpu else 1
+        found = price(self._data(), busy * results["wall_seconds"], surrogates, clock)
         return {"clock": "processor" if on_cpu else "wall", "threads": threads} | found
 
     @abstractmethod

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import PdeError, check_choice
+from ..errors import PdeError, check_choice, check_conserved
 from ..grid import Array, Grid
 from .batch_numpy import OneByOne, Problem
 from .rt0 import check_permeability
@@ -70,6 +70,8 @@ class DarcyFamily:
 
         Raises:
             PdeError: A permeability that is not positive and finite, or of another shape.
+            SingularError: The flow does not conserve mass in double precision, to 1e-6 of its
+                largest value through an edge.
         """
         kappa = check_permeability(self.grid, permeability, many=True)
         flat = kappa.reshape(-1, *self.grid.shape)
@@ -78,6 +80,10 @@ class DarcyFamily:
         for start in range(0, len(flat), self._batches.batch):
             part = slice(start, start + self._batches.batch)
             velocity[part], pressure[part] = self._batches.solve(flat[part])
+            outflow = self.grid.divergence(velocity[part]) * self.grid.cell_area
+            excess = (self._problem.source - outflow).reshape(len(outflow), -1)
+            flow = velocity[part] * self.grid.edge_lengths()
+            check_conserved(excess, flow, flat[part], pressure[part].reshape(excess.shape))
         return DarcySolution.of_batch(self.grid, velocity, pressure, kappa.shape)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from ..errors import IncompatibleSourceError, PdeError
+from ..errors import IncompatibleSourceError, PdeError, check_conserved
 from ..grid import Array, Grid, IntArray, finite
 from .cells import check_active, check_tensor, connected_cells, grid_cells, passable_edges
 from .hybrid import HybridSystem
@@ -177,6 +177,8 @@ class DarcySolver:
                 balances them, and the sources of a sample less what flows out sum to more than
                 1e-10 of the sum of their absolute values. (A smaller imbalance, which is rounding,
                 is spread over the cells.)
+            SingularError: The flow does not conserve mass in double precision, to 1e-6 of its
+                largest value through an edge.
         """
         values = check_sources(self.grid, source, closed=False)
         if not self.active.all():
@@ -248,6 +250,11 @@ class DarcySolver:
         du, dp = self._system.solve(residual, imbalance)
         velocity += du
         pressure += dp
+        excess = source - self._divergence @ velocity
+        if index.any():
+            excess += index * (self._well_pressure[:, None] - pressure)
+        kappa = self.permeability[None, self.active]
+        check_conserved(excess.T, (self._lengths * velocity).T, kappa, pressure.T)
         areas = self.grid.cell_areas.ravel()
         for group in self.floating:
             if self.grid.uniform:

@@ -73,7 +73,8 @@ class Well:
         Raises:
             PdeError: It lies outside the grid.
         """
-        if not (0 <= self.x <= grid.lx and 0 <= self.y <= grid.ly):
+        slack = 1 + 1e-12  # of lengths that were summed from widths
+        if not (0 <= self.x <= grid.lx * slack and 0 <= self.y <= grid.ly * slack):
             raise PdeError(
                 f"the well at ({self.x:g}, {self.y:g}) lies outside [0, {grid.lx:g}] x "
                 f"[0, {grid.ly:g}]: give its place in the unit of the lengths, not in cells"

@@ -38,7 +38,7 @@ def parser(program: str | None = None) -> argparse.ArgumentParser:
         60,
     )
     add = source.add_argument
-    add("--source", choices=("three_spot", "random"), default="three_spot", help="kind of source")
+    add("--source", choices=("three_spot", "random"), help="kind (three_spot without --wells)")
     add("--spread", choices=("variance", "sd"), default="variance", help="the 5 of N(10, 5)")
     add("--field", choices=("channelised", "spe10"), default="channelised", help="permeability")
     _own_field(source)
@@ -187,6 +187,9 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
     try:
         if kind is SourceDataSpec:
             own = {name: given.pop(name) for name in signature(own_problem).parameters}
+            if given["source"] and own["wells"]:
+                raise PdeError(f"--source {given['source']} and --wells: give one of them")
+            given["source"] = given["source"] or "three_spot"
             spec: DataSpec = kind(**(given | sizes | own_problem(**own)))
         elif kind is OwnFieldsSpec:
             given["name"] = given.pop("permeability_name")

@@ -17,6 +17,7 @@ from ..errors import FileContentError, PdeError, check_count
 from ..grid import Array, Grid
 from ..io.field_file import own_permeability, read_field
 from .family import Arrays, DataSpec, Family
+from .well_rates import WellProblem, has_offset
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class OwnFieldsSpec(DataSpec):
             permeability_file=str(path),
             permeability_name=name,
             axes=axes,
-            digest=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+            digest=_digest(path),
             wells=read_wells(wells) if wells is not None else (),
             num_samples=num_samples or count,
             **others,
@@ -99,6 +100,9 @@ class OwnFieldsSpec(DataSpec):
                 f"the well at ({varying[0].x:g}, {varying[0].y:g}) has a spread; where the "
                 "permeability varies, rates do not: leave the column out"
             )
+        sides = WellProblem(self.grid, self.wells, self.side_pressure, self.side_flux)
+        if not (self.source or any(well.rate for well in self.wells) or has_offset(sides)):
+            raise PdeError("nothing drives a flow: give wells, side_pressure, side_flux or source")
 
     @property
     def grid(self) -> Grid:
@@ -133,11 +137,18 @@ class OwnFieldsSpec(DataSpec):
         return OwnFields(self)
 
 
+def _digest(path: str | Path) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
 class OwnFields(Family):
     """The fields of the file, each solved for itself."""
 
     def __init__(self, spec: OwnFieldsSpec) -> None:
         self.spec: OwnFieldsSpec = spec
+        path = Path(spec.permeability_file)
+        if spec.digest and path.is_file() and _digest(path) != spec.digest:
+            raise FileContentError(f"{path} is another file than was given: copy it to the worker")
         self._fields = own_permeability(
             spec.grid, spec.permeability_file, spec.permeability_name, spec.axes
         )

@@ -19,7 +19,7 @@ from .family import Arrays, DataSpec, Family
 class PdebenchDataSpec(DataSpec):
     r"""`-div(kappa grad p) = beta` on a square, p = 0 on its sides, kappa of two values.
 
-    kappa is `high` where a sum of five Gaussian bumps is above its mean, else `low`
+    kappa is `high` where a sum of five Gaussian bumps is above the law's mean, else `low`
     (`pde.fields.two_phase.bumps_permeability`). The flow is exact in RT0/P0 with p = 0 on the
     sides: PDEBench's own pressures are of another scheme, `pde.read_pdebench` says by how much they
     differ. The other arguments are those of `DataSpec`.
@@ -36,6 +36,7 @@ class PdebenchDataSpec(DataSpec):
     """
 
     format: ClassVar[str] = "pde pdebench data"
+    version: ClassVar[int] = 2  # 1 had the mean of each field
     backends: ClassVar[tuple[str, ...]] = BACKENDS
 
     nx: int = 128

@@ -132,6 +132,8 @@ class SourceDataSpec(DataSpec):
             three_spots(self.grid)
         if self.source == "wells":
             check_varying(self.grid, self.wells)
+        if self.source == "random" and self.active_file is not None:
+            raise PdeError("random sources are in all cells: leave active_file out, or give wells")
         if self.field == "file" and self.permeability_file is None:
             raise PdeError("field='file' needs permeability_file, the path of the permeability")
         if self.field == "spe10":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.fft import dctn
+from scipy.integrate import quad
+from scipy.special import erf
 
 from ..grid import Array, Grid
 from .streams import BUMPS, THRESHOLD, generator
@@ -58,8 +60,10 @@ def bumps_permeability(
     r"""PDEBench's coefficient `[ny, nx]`: `high` where a sum of five bumps is above its mean.
 
     The bumps are `exp(-|x - m|^2 / s)` at the cell centres of a square of side L, with m uniform on
-    it and s uniform on [0, L/2] (a length where an area is meant, as published). The mean is that
-    of the sample. (Takamoto et al. 2022, `reaction_diffusion_2D_multi_solution_Hydra.py`.)
+    it and s uniform on [0, L/2] (a length where an area is meant, as published). The published code
+    takes one mean, over the 200 fields that a run of it draws together; here it is the law's,
+    `mean_of_bumps`, so that a sample does not depend on others. (Takamoto et al. 2022,
+    `reaction_diffusion_2D_multi_solution_Hydra.py`.)
     """
     uniform = generator(seed, BUMPS, index).uniform(size=(3, NUM_BUMPS))
     x, y = np.moveaxis(grid.cell_centres(), -1, 0)
@@ -67,4 +71,20 @@ def bumps_permeability(
     for mx, my, s in uniform.T:
         square = (x - grid.lx * mx) ** 2 + (y - grid.ly * my) ** 2
         total += np.exp(-square / (0.5 * grid.lx * s))
-    return np.where(total > total.mean(), high, low)
+    return np.where(total > mean_of_bumps(grid.lx), high, low)
+
+
+def mean_of_bumps(length: float) -> float:
+    r"""The mean of the sum of five bumps on a square of side L, over places and bumps.
+
+    With `v = s / L^2`, x and m uniform on the side, `E exp(-(x - m)^2 / s) = sqrt(pi v)
+    erf(1 / sqrt v) - v (1 - exp(-1 / v))`; the square of this, a bump's mean, is averaged over s.
+    """
+
+    def bump(s: float) -> float:
+        v = s / length**2
+        side = np.sqrt(np.pi * v) * erf(1 / np.sqrt(v)) - v * (1 - np.exp(-1 / v))
+        return float(side**2)
+
+    largest = 0.5 * length
+    return NUM_BUMPS * float(quad(bump, 0, largest)[0]) / largest

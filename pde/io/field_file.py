@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,9 @@ from ..darcy.cells import BoolArray, check_active
 from ..errors import FileContentError, PdeError, check_choice
 from ..grid import Array, Grid
 from .vtk_reader import read_vtk
+
+#: What NumPy raises on archives that are cut short or changed, besides errors of values and files.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, tokenize.TokenError)
 
 #: What the last two axes of a stored array are; `yx` has rows of constant y, the lowest first.
 AXES = ("yx", "xy")
@@ -159,7 +164,7 @@ def _read_arrays(path: Path, name: str | None) -> Any:
             return _chosen(path, {key: found[key] for key in found.files}, name)
     except PdeError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, *_DAMAGED) as error:
         reason = str(error).splitlines()[0]
         raise FileContentError(f"{path} is not an array of numbers ({reason})") from error
 

@@ -32,7 +32,9 @@ def read_vtk(path: Path) -> tuple[Grid, dict[str, Array]]:
         return _read(path)
     except PdeError:
         raise
-    except (ET.ParseError, KeyError, ValueError, TypeError, zlib.error, binascii.Error) as error:
+    except (
+        ET.ParseError, KeyError, IndexError, ValueError, TypeError, zlib.error, binascii.Error,
+    ) as error:  # fmt: skip
         raise FileContentError(
             f"{path} is cut short or no VTK image or rectilinear grid in XML ({error!r})"
         ) from error

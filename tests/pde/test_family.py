@@ -16,6 +16,7 @@ from pde import (
     channelised_permeability,
 )
 from pde.darcy.multifrontal_plan import dissect
+from pde.errors import SingularError
 from scripts.bench.saddle_point import refined_solution
 
 LEFT_TO_RIGHT = {"left": 1.0, "right": 0.0}
@@ -151,6 +152,34 @@ def test_without_numba_scipy_serves(monkeypatch):
     assert DarcyFamily(Grid(3, 3), LEFT_TO_RIGHT).backend == "scipy"
     with pytest.raises(PdeError, match="needs Numba: install the extra"):
         DarcyFamily(Grid(3, 3), LEFT_TO_RIGHT, backend="compiled")
+
+
+@pytest.mark.parametrize("contrast", [1e7, 1e14])
+def test_a_flow_that_loses_mass_is_not_returned(backend, contrast):
+    """Large patches that are permeable take the digits of the flow between them."""
+    grid = Grid(16, 16)
+    patches = np.random.default_rng(0).uniform(size=(16, 16)) < 0.4
+    kappa = np.where(patches, contrast, 1.0)
+    family = DarcyFamily(grid, LEFT_TO_RIGHT, 0.0, backend)
+    single = DarcySolver(grid, kappa, LEFT_TO_RIGHT)
+    if contrast > 1e8:
+        for solve in (lambda: family.solve(kappa), single.solve):
+            with pytest.raises(SingularError):
+                solve()
+    else:
+        velocity = family.solve(kappa).velocity
+        largest = np.abs(velocity).max()
+        assert np.abs(grid.divergence(velocity)).max() < 1e-7 * largest / grid.hx
+        np.testing.assert_allclose(single.solve().velocity, velocity, atol=1e-7 * largest)
+
+
+def test_a_pressure_that_drives_nothing_is_no_loss(backend):
+    kappa = np.random.default_rng(1).lognormal(0, 3, size=(6, 6))
+    for solve in (
+        DarcyFamily(Grid(6, 6), {"left": 1.0}, 0.0, backend).solve,
+        lambda k: DarcySolver(Grid(6, 6), k, {"left": 1.0}).solve(),
+    ):
+        assert np.abs(solve(kappa).velocity).max() < 1e-9
 
 
 def test_bad_input_is_one_clear_error(backend):

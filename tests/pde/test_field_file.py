@@ -17,7 +17,9 @@ from pde import (
     read_field,
     write_vtk,
 )
+from pde.darcy.wells import cells_of
 from pde.datasets.command import main
+from pde.datasets.own_fields import OwnFieldsSpec
 from pde.datasets.own_problem import own_problem
 
 FIELD = np.exp(np.random.default_rng(0).standard_normal((3, 5)))
@@ -125,6 +127,37 @@ def test_grids_elsewhere_and_in_pieces_are_refused(old, new, message, tmp_path):
         read_field(path)
 
 
+def test_the_end_of_a_domain_is_in_it_after_a_way_through_vtk(tmp_path):
+    """49 widths of 1/49 sum to the number before 1."""
+    wells = tmp_path / "w.csv"
+    wells.write_text("x,y,rate,spread\n0,0,1,0.5\n1,1,,\n")
+    write_vtk(tmp_path / "a.vti", Grid(49, 49), np.ones((49, 49)))
+    assert read_field(tmp_path / "a.vti").grid.lx < 1
+    spec = SourceDataSpec(**own_problem(permeability=str(tmp_path / "a.vti"), wells=str(wells)))
+    assert cells_of(spec.grid, spec.wells) == [(0, 0), (48, 48)]
+
+
+def test_a_set_of_own_fields_is_of_the_file_given_and_moves(tmp_path, capsys):
+    path, out = tmp_path / "many.npy", tmp_path / "a.safetensors"
+    np.save(path, np.stack([FIELD, 2 * FIELD]))
+    options = ["fields", "--permeability", str(path), "--lx=1", "--ly=1", "--out", str(out)]
+    assert main(options) == 2
+    assert "nothing drives a flow: give wells" in capsys.readouterr().err
+    assert not out.exists()
+    spec = OwnFieldsSpec.of_file(str(path), lx=1.0, ly=1.0, side_pressure={"left": 1.0})
+    np.save(path, np.stack([FIELD, 3 * FIELD]))
+    with pytest.raises(FileContentError, match=r"many\.npy is another file than was given"):
+        spec.family({}, "scipy")
+
+
+def test_wells_and_another_source_are_refused(tmp_path, capsys):
+    wells = tmp_path / "w.csv"
+    wells.write_text("x,y,rate,spread\n0,0,1,0.5\n1,1,,\n")
+    options = ["source", "--source=random", f"--wells={wells}", "--out", str(tmp_path / "a")]
+    assert main(options) == 2
+    assert "--source random and --wells: give one of them" in capsys.readouterr().err
+
+
 def test_wrong_files_units_and_orders_are_one_line(tmp_path):
     path, bad = tmp_path / "k.npy", tmp_path / "bad.csv"
     np.save(path, FIELD)
@@ -149,6 +182,14 @@ def test_wrong_files_units_and_orders_are_one_line(tmp_path):
         with pytest.raises(PdeError, match=message) as raised:
             action()
         assert "\n" not in str(raised.value)
+    (tmp_path / "cut.npy").write_bytes(path.read_bytes().replace(b"), }", b"    ", 1))
+    with pytest.raises(FileContentError, match="not an array of numbers"):
+        read_field(tmp_path / "cut.npy")
+    write_vtk(tmp_path / "e.vtr", Grid(5, 3), FIELD)
+    text = (tmp_path / "e.vtr").read_bytes()
+    (tmp_path / "e.vtr").write_bytes(re.sub(rb"(?s)<Coordinates>.*</Coordinates>", b"", text))
+    with pytest.raises(FileContentError, match="cut short or no VTK"):
+        read_field(tmp_path / "e.vtr")
     np.save(path, np.log(FIELD))
     spec = SourceDataSpec(**own_problem(permeability=str(path), lx=5.0, ly=3.0), source="random")
     with pytest.raises(FileContentError, match="not its logarithm"):

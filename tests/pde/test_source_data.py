@@ -97,6 +97,10 @@ def test_synthetic_sets_say_so(tmp_path):
             "f is of field='spe10', and field is 'channelised': give",
         ),
         ({"layer": 86}, "layer = 86 is of field='spe10'"),
+        (
+            {"source": "random", "field": "file", "permeability_file": "f", "active_file": "a"},
+            "random sources are in all cells",
+        ),
         ({"origin": (1, 2)}, "origin = \\(1, 2\\) is of field='spe10'"),
         (
             {"field": "spe10", "spe10_file": "f", "field_seed": 1},

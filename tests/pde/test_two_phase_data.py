@@ -14,7 +14,12 @@ from pde.darcy.five_point import FivePointSolver
 from pde.darcy.rt0 import divergence_matrix, mass_matrix, saddle_point
 from pde.datasets.command import main
 from pde.fields.streams import BUMPS, THRESHOLD, generator
-from pde.fields.two_phase import smooth_field, thresholded_permeability
+from pde.fields.two_phase import (
+    bumps_permeability,
+    mean_of_bumps,
+    smooth_field,
+    thresholded_permeability,
+)
 from tests.pde.families import make
 
 #: The largest value of -Laplace u = 1 on the unit square with u = 0 around it, by its series.
@@ -129,7 +134,7 @@ def test_bumps_are_pdebench_s(tmp_path: Path) -> None:
             x, y = (column + 0.5) * 2 / 9, (row + 0.5) * 2 / 9
             for b in range(5):
                 total[row, column] += np.exp(-((x - 2 * mx[b]) ** 2 + (y - 2 * my[b]) ** 2) / s[b])
-        np.testing.assert_array_equal(kappa, np.where(total > total.mean(), 1.0, 0.1))
+        np.testing.assert_array_equal(kappa, np.where(total > mean_of_bumps(2.0), 1.0, 0.1))
         matrix = saddle_point(mass_matrix(grid, kappa), divergence_matrix(grid)).toarray()
         rhs = np.zeros(len(matrix))
         rhs[grid.num_edges :] = -0.5 * grid.cell_area
@@ -137,6 +142,19 @@ def test_bumps_are_pdebench_s(tmp_path: Path) -> None:
         assert data.pressure is not None
         np.testing.assert_allclose(data.velocity[i], exact[: grid.num_edges], atol=1e-12)
         np.testing.assert_allclose(data.pressure[i].ravel(), exact[grid.num_edges :], atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [1.0, 2.0])
+def test_the_threshold_is_the_mean_of_the_law(length: float) -> None:
+    """Over places, centres and areas, drawn; a field has more high cells or fewer, as published."""
+    rng = np.random.default_rng(0)
+    x, m = rng.uniform(0, length, size=(2, 2, 400_000))
+    bumps = np.exp(-np.square(x - m).sum(0) / rng.uniform(0, length / 2, size=400_000))
+    error = 5 * bumps.std() / np.sqrt(bumps.size)
+    assert mean_of_bumps(length) == pytest.approx(5 * bumps.mean(), abs=4 * error)
+    grid = Grid(16, 16, lx=length, ly=length)
+    shares = [(bumps_permeability(grid, 0, i) == 1.0).mean() for i in range(100)]
+    assert np.std(shares) > 0.15
 
 
 def test_pdebench_s_pressure_is_zero_on_the_sides() -> None:

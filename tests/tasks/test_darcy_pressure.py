@@ -16,6 +16,7 @@ import pde
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.run import cli
 from pde.darcy.five_point import FivePointSolver
+from tasks.darcy import FieldSurrogate
 from tasks.data.darcy_pressure import DarcyPressureData, all_positions
 from tasks.nets.fourier import FourierNet, SpectralConv
 from tasks.nets.pressure import PressureNet
@@ -168,8 +169,19 @@ def test_networks_give_one_number_a_place_and_take_chains() -> None:
         UNet(places="nodes")  # type: ignore[arg-type]
 
 
-def test_a_short_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
+def test_a_short_run_learns_and_says_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error falls below that of the mean pressure, whose size follows the field."""
+    price_of, priced = FieldSurrogate.price, dict[str, Any]()
+
+    def of_three_processes(task: FieldSurrogate, results: dict[str, Any]) -> dict[str, Any] | None:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(task.trainer), "world_size", 3)
+            priced.update(price_of(task, results) or {})
+        return price_of(task, results)
+
+    monkeypatch.setattr(FieldSurrogate, "price", of_three_processes)
     out = tmp_path / "run"
     net = {"width": 6, "modes": 3, "layers": 2, "padding": 1}
     arguments = ["--task", "darcy_pressure", "--out", str(out), f"--data.root={tmp_path}"]
@@ -202,6 +214,7 @@ def test_a_short_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
     price = results["price"]
     assert (price["clock"], price["fields_solved"]) == ("processor", 38)
     assert price["training_seconds"] == price["threads"] * results["wall_seconds"]
+    assert priced["training_seconds"] == 3 * price["training_seconds"]
     draw, all_draws = price["surrogates"].values()
     assert all_draws["seconds_a_field"] == 2 * draw["seconds_a_field"] > 0
     for one, kind in ((draw, "last"), (all_draws, "ensemble")):
