@@ -38,6 +38,7 @@ PUT_THERE = (
     "lightning_sgmcmc/samplers/test_thermostat_order.py",
     "lightning_sgmcmc/samplers/test_waiting.py",
     "lightning_sgmcmc/samplers/test_weak_order.py",
+    "lightning_sgmcmc/steps/test_triton_loops.py",
     "tasks/test_estimators.py",
 )
 #: Those whose tensors `made_there` puts on the device.
@@ -157,6 +158,7 @@ NOT_ON_A_FAKE = {
     "lightning_sgmcmc/test_habits.py::test_draws_of_a_compiled_network_are_of_the_plain_one": (
         "torch.compile traces the fake"
     ),
+    "lightning_sgmcmc/steps/test_triton_loops.py": "kernels start by a driver",
     "lightning_sgmcmc/samplers/test_waiting.py": "has torch's fake tensors, on a GPU of their own",
 }
 _COMMAND = "a run of the command line, which is compared on the CPU"

@@ -37,7 +37,13 @@ class WholeCheckpoints(TorchCheckpointIO):
 
         Raises:
             OSError: If the disk is full, or the folder is read-only or gone.
+            RuntimeError: If the task's ``on_save_checkpoint`` hides that of ``SGMCMCModule``.
         """
+        if "state_dict" in checkpoint and "sgmcmc_task" not in checkpoint:
+            raise RuntimeError(
+                "a checkpoint lacks the chain's part: on_save_checkpoint(checkpoint) of the task "
+                "has to call super().on_save_checkpoint(checkpoint)"
+            )
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(target) as temporary, temporary.open("w+b") as file:

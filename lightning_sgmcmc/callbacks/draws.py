@@ -12,12 +12,16 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_sgmcmc.callbacks import fingerprint
+from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS
 from lightning_sgmcmc.callbacks.guard import ChainDivergedError, look_back
 from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.callbacks.monitoring import rhat_of_predictions, wait_for_draws
 from lightning_sgmcmc.callbacks.run import (
+    BATCH_HOOKS,
     continue_log,
+    keep_fuller,
     open_log,
+    overrides,
     publish,
     received,
     record,
@@ -114,6 +118,7 @@ class KeepDraws(L.Callback):
             due=due,
         )
         if self._restored:
+            _forget_later(trainer)
             self._kept.load_state_dict(self._restored)
             self._monitored = dict(self._restored.get("monitored", {}))
             publish(trainer, self._monitored)
@@ -148,8 +153,14 @@ class KeepDraws(L.Callback):
         record(trainer, values)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore the draws of a run that was continued with no step left."""
+        """Restore the draws of a run that was continued with no step left.
+
+        Raises:
+            ValueError: If the folder holds results of more draws.
+        """
         if self._kept is None:
+            if self._restored and trainer.is_global_zero:
+                keep_fuller(run_folder(trainer), self._restored["num_draws"])
             self.on_train_start(trainer, pl_module)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -177,12 +188,38 @@ class KeepDraws(L.Callback):
         self._restored = state_dict
 
 
+def _forget_later(trainer: L.Trainer) -> None:
+    """Remove a last checkpoint that counts on draws which a run from the one before it removes."""
+    path = Path(str(trainer.ckpt_path))
+    if trainer.is_global_zero and path.name == PREVIOUS:
+        for file in path.parent.glob(f"{LAST}*"):
+            file.unlink()
+
+
 def training_data(trainer: L.Trainer) -> Any:
-    """Return the loader of the training data, in the run's precision if it is a BatchStream."""
-    loader = trainer.train_dataloader
+    """Return the loader of the training data, in the run's precision if it is a BatchStream.
+
+    Raises:
+        ValueError: If some of the data are never seen, or a hook on batches would not be called.
+    """
+    loader: Any = trainer.train_dataloader
     if isinstance(loader, BatchStream):
+        hook = next((hook for hook in BATCH_HOOKS if overrides(trainer, hook)), None)
+        if hook is not None:
+            raise ValueError(
+                f"{hook} is not called for a BatchStream, which takes minibatches on the device: "
+                "change the data before, or return a DataLoader"
+            )
         # As Lightning converts batches that it fetches itself, for precision "64-true".
         loader.convert(trainer.precision_plugin.convert_input)
+    elif checks.sampling_of(
+        loader
+    ) == "the same in every pass" and trainer.num_training_batches < len(loader):
+        raise ValueError(
+            "limit_train_batches takes the same minibatches in every pass of a dataloader without "
+            "shuffling, so that the other examples are never seen: give it shuffle=True, or leave "
+            "the limit out"
+        )
     return loader
 
 
@@ -197,7 +234,7 @@ def held_out_sets(trainer: L.Trainer) -> dict[str, HeldOut]:
     """Return the sets ``val`` and ``test`` as far as the run has them, then the extra ones.
 
     Raises:
-        ValueError: If an extra set has the name of one of the two.
+        ValueError: If an extra set has the name of one of the two, or a set is no single loader.
     """
     sources: dict[str, Any] = {}
     data = trainer.datamodule  # type: ignore[attr-defined]
@@ -214,8 +251,24 @@ def held_out_sets(trainer: L.Trainer) -> dict[str, HeldOut]:
         source = trainer.fit_loop.epoch_loop.val_loop._data_source
         if source.is_defined():
             sources["val"] = source.dataloader()
+    for name, loader in sources.items():
+        several = isinstance(loader, (list, tuple, dict)) and len(loader) > 0
+        if several or isinstance(loader, BatchStream):
+            raise ValueError(
+                f"{name}_dataloader() returns "
+                + ("several loaders" if several else "a BatchStream, which has no end")
+                + ": return one DataLoader"
+                + ("; extra_dataloaders() names further sets" if several else "")
+            )
     return {
         name: HeldOut([received(trainer, batch) for batch in checks.plain_loader(loader)])
         for name, loader in sources.items()
-        if loader is not None and len(loader)
+        if loader is not None and not _empty(loader)
     }
+
+
+def _empty(loader: Any) -> bool:
+    try:
+        return not len(loader)
+    except TypeError:  # of a data set without a length
+        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from lightning_sgmcmc.callbacks.checkpoint import ChainCheckpoint
 from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.callbacks.report import remedy, results, table
 from lightning_sgmcmc.callbacks.report.figures import draw_all
-from lightning_sgmcmc.callbacks.run import run_folder, task_of
+from lightning_sgmcmc.callbacks.run import keep_fuller, run_folder, task_of
 from lightning_sgmcmc.chain import Task
 from lightning_sgmcmc.posterior import KeptDraws
 
@@ -79,7 +78,7 @@ class Finish(L.Callback):
         if not trainer.is_global_zero:
             return
         folder = run_folder(trainer)
-        _keep_fuller(folder, content["num_draws"])
+        keep_fuller(folder, content["num_draws"])
         content["price"] = task.price(content)
         for logger in trainer.loggers:
             logger.save()
@@ -119,26 +118,6 @@ class NoStep(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Let the run end where its checkpoint stands."""
         trainer.fit_loop.epoch_loop.max_steps = 0
-
-
-def _keep_fuller(folder: Path, num_draws: int) -> None:
-    """Refuse to replace results of more draws.
-
-    Raises:
-        ValueError: If the folder holds them.
-    """
-    path = folder / "results.json"
-    if not path.is_file():
-        return
-    try:
-        held = json.loads(path.read_bytes())["num_draws"]
-    except (ValueError, KeyError, TypeError):  # damaged, and so written again
-        return
-    if isinstance(held, int) and held > num_draws:
-        raise ValueError(
-            f"{path} is of {held} draws, the checkpoint of {num_draws}: the results stay as they "
-            "are; move them away to sum up the checkpoint"
-        )
 
 
 def _send(

@@ -55,6 +55,17 @@ class ChainGuard(L.Callback):
         self._lowest = math.inf
         self._watch = Watch(self._judge)
 
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        """Check that the chain has its data.
+
+        Raises:
+            RuntimeError: If the task's ``on_train_start`` hides that of :class:`SGMCMCModule`.
+        """
+        if task_of(pl_module).chain.target is None:
+            raise _hidden(pl_module, "on_train_start()")
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
     ) -> None:
@@ -63,8 +74,11 @@ class ChainGuard(L.Callback):
         Raises:
             ChainDivergedError: If the chain has diverged.
             ReplicasDifferError: If replicas of the chain differ.
+            RuntimeError: If the task's ``training_step`` hides that of :class:`SGMCMCModule`.
         """
         chain = task_of(pl_module).chain
+        if chain.steps == 0:
+            raise _hidden(pl_module, "training_step(batch, batch_idx)")
         self._watch.see(chain.last_loss.reshape(-1), _Step(chain.steps, chain.lr, chain.numbers))
         if chain.processes.size > 1 and chain.steps % self.replicas_every == 0:
             self._compare_replicas(chain)
@@ -124,6 +138,14 @@ class ChainGuard(L.Callback):
         """Restore the first and the lowest loss."""
         self._first, self._lowest = state_dict["first"], state_dict["lowest"]
         self._watch.forget()
+
+
+def _hidden(module: L.LightningModule, call: str) -> RuntimeError:
+    name = call.partition("(")[0]
+    return RuntimeError(
+        f"{type(module).__name__}.{name} takes the place of SGMCMCModule's, and the chain took no "
+        f"step: call super().{call} in it"
+    )
 
 
 def look_back(trainer: L.Trainer, chain: Chain) -> None:

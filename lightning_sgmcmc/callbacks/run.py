@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import lightning as L
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_sgmcmc.callbacks.log import CSVLog
 from lightning_sgmcmc.chain import Task
@@ -77,11 +79,44 @@ def task_of(module: L.LightningModule) -> Task:
     return module
 
 
+#: Lightning's hooks of modules and data modules that a loader's batches pass through.
+BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+def overrides(trainer: L.Trainer, hook: str) -> bool:
+    """Return whether the task or the data module has a hook on batches of its own."""
+    module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
+    return is_overridden(hook, module, L.LightningModule) or (
+        data is not None and is_overridden(hook, data, L.LightningDataModule)
+    )
+
+
 def received(trainer: L.Trainer, batch: Batch) -> Batch:
-    """Return a loader's batch in the run's precision, on the module's device."""
-    converted = trainer.precision_plugin.convert_input(batch)
+    """Return a loader's batch as Lightning hands it to a step: converted, moved, by all hooks."""
     module = trainer.lightning_module
-    return module.transfer_batch_to_device(converted, module.device, 0)
+    batch = trainer.precision_plugin.convert_input(batch)
+    batch = module._on_before_batch_transfer(batch, 0)
+    return module._apply_batch_transfer_handler(batch, module.device, 0)
+
+
+def keep_fuller(folder: Path, num_draws: int) -> None:
+    """Refuse to replace results of more draws.
+
+    Raises:
+        ValueError: If the folder holds them.
+    """
+    path = folder / "results.json"
+    if not path.is_file():
+        return
+    try:
+        held = json.loads(path.read_bytes())["num_draws"]
+    except (ValueError, KeyError, TypeError):  # damaged, and so written again
+        return
+    if isinstance(held, int) and held > num_draws:
+        raise ValueError(
+            f"{path} is of {held} draws, the checkpoint of {num_draws}: the results stay as they "
+            "are; move them away to sum up the checkpoint"
+        )
 
 
 def record(trainer: L.Trainer, values: dict[str, float]) -> None:

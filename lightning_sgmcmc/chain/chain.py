@@ -228,7 +228,16 @@ class Chain:
         rank_zero_info(f"Note: the last layer is sampled with the others: {reason}")
 
     def build(self) -> tuple[list[Optimizer], list[LRScheduler]]:
-        """Build the sampler and, if there is one, the burn-in optimizer, each with its schedule."""
+        """Build the sampler and, if there is one, the burn-in optimizer, each with its schedule.
+
+        Raises:
+            RuntimeError: If nothing was chosen to be sampled yet.
+        """
+        if not self._prepared:
+            raise RuntimeError(
+                f"select() was not called, in which the chain's weights are chosen: a setup(stage) "
+                f"of {type(self.task).__name__} has to call super().setup(stage)"
+            )
         if self.head is not None:
             self.head.take_prior(self._whole_prior())
         self._sampler = sampler = self._build_sampler()

@@ -19,6 +19,13 @@ EXAMPLES = 8
 # Largest relative difference between values of nll that should be equal, in any precision: of
 # equally large batches, for which libraries run the same kernels, and of batches of two sizes.
 _SAME_SIZE, _OTHER_SIZE = 1e-3, 0.1
+# What torch says of operations that several chains cannot be one computation of.
+_NOT_FOLLOWED = (
+    "Batching rule not implemented",
+    "autograd.Function with functorch",
+    "data-dependent control flow",
+    ".item() on a Tensor",
+)
 _NO_LIKELIHOOD = "so that there is no likelihood of an example and no posterior"
 
 
@@ -80,6 +87,11 @@ class TaskProbe:
 
     def _check_weights(self) -> None:
         for name, weight in self._weights.items():
+            if weight.is_complex():
+                raise ValueError(
+                    f"{name} is complex: keep its real and imaginary parts as weights of their own "
+                    "(torch.view_as_real), and join them in forward"
+                )
             if torch.finfo(weight.dtype).bits < 32:
                 raise ValueError(
                     f"{name} is {str(weight.dtype).removeprefix('torch.')}, whose rounding is "
@@ -95,7 +107,7 @@ class TaskProbe:
         try:
             return self._evaluate(method, batch)
         except RuntimeError as error:
-            if "Batching rule not implemented" in str(error):
+            if any(part in str(error) for part in _NOT_FOLLOWED):
                 raise ValueError(
                     f"{method} has an operation that torch.func.vmap cannot follow, and several "
                     "chains are one computation by it: use num_chains=1, or one chain a process "
@@ -218,7 +230,8 @@ def _check_finite(method: str, value: Tensor) -> None:
     if wrong:
         raise ValueError(
             f"{method}(batch) is not finite at the weights that the chain starts from: {wrong} of "
-            f"{value.numel()} numbers on the first examples are NaN or infinite"
+            f"{value.numel()} numbers on the first examples are NaN or infinite; labels that the "
+            "law does not know, such as -1 for Bernoulli's 0 and 1, are a cause"
         )
 
 

@@ -9,6 +9,7 @@ needs it.
 from __future__ import annotations
 
 import os
+import warnings
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -34,7 +35,7 @@ def chosen(device: torch.device, dtype: torch.dtype) -> Backend:
     if dtype == torch.float32 and wish == "auto":
         if device.type == "cpu" and _installed("numba"):
             return "numba"
-        if device.type == "cuda" and _installed("triton"):
+        if device.type == "cuda" and _installed("triton") and _launches(device):
             return "triton"
     return "torch"
 
@@ -51,6 +52,20 @@ def other_backend(made: Backend) -> str:
         f"the checkpoint's chain was computed by {by}, which this one is not: it goes on with "
         f"the same random bits, and agrees to float32's rounding; {remedy} {goes_on} to the bit"
     )
+
+
+@cache
+def _launches(device: torch.device) -> bool:
+    """Whether a kernel starts on a GPU; Triton builds its launcher by a C compiler, at first."""
+    from lightning_sgmcmc.kernels.triton_noise import fill
+
+    try:
+        keys = torch.zeros(1, dtype=torch.int64, device=device)
+        fill(torch.empty(1, 4, device=device), keys, 0, matched=False)
+    except Exception as error:  # no compiler, no headers of Python, a GPU that Triton does not know
+        warnings.warn(f"Triton does not start here, and steps are torch's: {error}", stacklevel=2)
+        return False
+    return True
 
 
 @cache

@@ -88,7 +88,8 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> Reli
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
     place = (torch.bucketize(confidence, edges) - 1).clamp(0, bins - 1)
     count = torch.bincount(place, minlength=bins)
-    sums = [torch.bincount(place, values, bins) / count for values in (confidence, right)]
+    none = confidence.new_zeros(bins)
+    sums = [none.index_add(0, place, values) / count for values in (confidence, right)]
     return Reliability(edges, sums[0], sums[1], count)
 
 

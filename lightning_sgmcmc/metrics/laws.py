@@ -231,9 +231,11 @@ class Bernoulli(_Labels):
         return self.parameters[0].sigmoid()
 
     def log_density(self, y: Tensor) -> Tensor:
-        """Return log p(y | x, w) of labels [B], 0 or 1 of any type."""
+        """Return log p(y | x, w) of labels [B], 0 or 1 of any type; NaN for other labels."""
         logits = self.parameters[0]
         labels = y.to(logits.dtype)
+        if isinstance(y, Tensor):  # none while torch.fx traces
+            labels = labels.where((labels == 0) | (labels == 1), torch.nan)
         return -functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

@@ -81,6 +81,8 @@ class NoiseStream:
         self.kind = increments
         self._chains = num_chains
         rows = 1 if num_chains is None or one_generator else num_chains
+        if self.backend == "triton" and rows > 65_535:  # programs along CUDA's second axis
+            self.backend = "torch"
         numel = sum(t.numel() for t in like) // rows
         sequences = [np.random.SeedSequence(seed, spawn_key=(chain + i,)) for i in range(rows)]
         self._source: Source

@@ -295,7 +295,8 @@ def find_directions(chain: Chain, batches: Sequence[Batch], probes: Batch) -> Fo
         # The softest leading direction's where nothing is left, or the rest curves downwards.
         rest = leading.eigenvalues.abs().amin(-1).reciprocal().to(free.dtype)
         if rests:
-            median = torch.stack(rests, -1).nanmedian(-1).values
+            # By a quantile, which torch finds in the same way every time on a GPU too.
+            median = torch.stack(rests, -1).nanquantile(0.5, -1, interpolation="lower")
             rest = torch.where(torch.isfinite(median) & (median > 0), median, rest)
     shape = (free.shape[0] if dims else 1, -1)
 

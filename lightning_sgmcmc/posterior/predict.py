@@ -434,9 +434,19 @@ def cut(batch: Any, part: slice | Tensor) -> Any:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Return all examples of batches of one kind, in order, as one batch."""
+    """Return all examples of batches of one kind, in order, as one batch.
+
+    Raises:
+        ValueError: If examples of different batches have different shapes.
+    """
     first = batches[0]
     if isinstance(first, Tensor):
+        shapes = {tuple(batch.shape[1:]) for batch in batches}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"examples of different held-out batches have the shapes {sorted(shapes)}: pad all "
+                "to one length"
+            )
         return torch.cat(list(batches))
     if isinstance(first, Mapping):
         return {key: joined([batch[key] for batch in batches]) for key in first}

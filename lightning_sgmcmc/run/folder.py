@@ -66,6 +66,7 @@ class RunFolder:
         self._before = {path.name for path in self.path.iterdir()}
         config = self.path / "config.yaml"
         self._config = config.read_text() if config.is_file() else None
+        self._saved = self._stamp()
         os.environ[_VARIABLE] = str(self.path)
 
     def _make_new(self, default: Path) -> None:
@@ -95,13 +96,16 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let others have the folder; a command that was refused leaves it as it was."""
+        """Let others have the folder; a command that was refused leaves it as it was.
+
+        One that saved steps before it failed was not refused: its configuration is theirs.
+        """
         if self._lock is None:
             return
         if isinstance(error, SystemExit) and error.code == 2:
-            if self._config is not None:
+            if self._config is not None and self._stamp() == self._saved:
                 write_beside(self.path / "config.yaml", self._config)
-            elif not self._holds_run:
+            elif self._config is None and not self._holds_run:
                 self._clear(*{"config.yaml", "wandb", *_LEFT} - self._before)
         self.release()
 
@@ -117,6 +121,11 @@ class RunFolder:
         with contextlib.suppress(OSError):
             for path in self._made:
                 path.rmdir()
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """Return what tells the last checkpoint from a later one."""
+        path = self.path / "checkpoints" / LAST
+        return (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None
 
     @property
     def _has_checkpoint(self) -> bool:
@@ -157,6 +166,11 @@ class RunFolder:
             raise CommandLineError(
                 f"there is no checkpoint {path}: nothing to continue; without --ckpt_path a run "
                 "starts anew"
+            )
+        home = path.absolute().parent.parent
+        if home != self.path.absolute() and (home / "samples").is_dir():
+            raise CommandLineError(
+                f"{path} counts on the draws beside it: continue in its folder, --out {home}"
             )
         return path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,7 @@ def _halving(path: Path, stated: Any) -> tuple[int | None, int]:
 
 def _command(path: Path, command: Any) -> list[str]:
     """Return a sweep's own arguments: what follows ``train`` or the program."""
-    words = [str(word) for word in command or ()]
+    words = [str(word) for word in command] if isinstance(command, list) else []
     starts = [i for i, word in enumerate(words) if word in ("train", "${program}")]
     if not starts or "${args}" not in words:
         raise ValueError(
@@ -209,6 +210,12 @@ def _law(path: Path, name: str, stated: Any) -> Any:
         if "values" in stated:
             return CategoricalDistribution(stated["values"])
         low, high = stated["min"], stated["max"]
+        for bound in (low, high):
+            if isinstance(bound, bool) or not isinstance(bound, (int, float)):
+                hint = "; YAML reads 1.0e-4 as a number, and 1e-4 as a word"
+                raise ValueError(f"min and max must be numbers, got {bound!r}{hint}")
+            if not math.isfinite(bound):
+                raise ValueError(f"min and max must be finite, got {bound}")
         whole = isinstance(low, int) and isinstance(high, int)
         if kind == "int_uniform" or (kind is None and whole):
             return IntDistribution(low, high)

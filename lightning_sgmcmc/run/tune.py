@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from optuna.trial import Trial
 
 from lightning_sgmcmc.callbacks.progress import duration
 from lightning_sgmcmc.callbacks.report import remedy, results
+from lightning_sgmcmc.callbacks.requeue import REQUEUES
 from lightning_sgmcmc.callbacks.run import task_of
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.diagnostics.verdict import ENOUGH_DRAWS
@@ -39,7 +41,7 @@ examples:
 The same command goes on with a study that was stopped, and with more --trials; --trials 0 shows
 its table. All other options are those of 'sgmcmc train', for every trial.
 """
-_STOPPED = (130, 143)
+_STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM, REQUEUES))
 _NOT_TUNED = ("--out", "--ckpt_path", "--finish", "--check", "--until", "--max_time")
 
 
@@ -63,6 +65,8 @@ class Watch(L.Callback):
         self._asked_at = ENOUGH_DRAWS
         frozen = trial.study.get_trials(deepcopy=False)[trial.number]
         self._reported = frozen.last_step or 0
+        while self._asked_at < self._reported:  # as a trial that was not stopped
+            self._asked_at *= 2
         self.reason: str | None = None
         # Of the last draw before a stop; a run with no step left reports nothing more.
         self.value = frozen.intermediate_values.get(self._reported, math.nan)
@@ -229,9 +233,12 @@ def _work(configs: Path, study: Study, trials: int, workers: int) -> None:
                 other.terminate()
         for other in others:
             other.join()
-    failed = [other.exitcode for other in others if other.exitcode]
-    if failed:
-        raise SystemExit(failed[0])
+    ended = [other.exitcode for other in others if other.exitcode]
+    for code in ended:
+        if code > 0:
+            raise SystemExit(code)
+        name = signal.Signals(-code).name
+        print(f"a worker was ended by {name}; the others took over its trial", file=sys.stderr)
 
 
 def _beside(configs: Path, folder: Path, space: sweep.Sweep, trials: int, workers: int) -> None:

@@ -6,7 +6,8 @@ fails is said and left open, and the others go on.
 
     python scripts/bench/gpu.py [--device cuda] [--minutes 40] [--out docs/records/gpu]
 
-It needs torch, lightning and this repository alone. ``--device cpu --short --out FOLDER`` goes
+It needs this repository, torch, lightning and arviz-stats, and for its tests pytest and
+jsonargparse. ``--device cpu --short --out FOLDER`` goes
 through all parts in seconds, to see that they run. ``--whole`` then runs pSGLD's Tables 2 and 3 as
 they stand, for hours.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,16 +60,20 @@ def run_all(names: list[str], args: argparse.Namespace) -> list[str]:
     words = [sys.executable, __file__, f"--device={args.device}", f"--out={args.out}"]
     words += ["--short"] if args.short else []
     # The repository's own modules come first in the parts' processes, as in this one.
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     for name in left(names, args.out):
         seconds = ends - time.monotonic()
         if seconds < 10:
             print(f"{name}: left open, {args.minutes} minutes are over", flush=True)
             continue
+        part = subprocess.Popen([*words, f"--part={name}"], env=environment, start_new_session=True)
         try:
-            run = subprocess.run([*words, f"--part={name}"], timeout=seconds, env=environment)
-            said = "measured" if run.returncode == 0 else f"failed, status {run.returncode}"
+            status = part.wait(seconds)
+            said = "measured" if status == 0 else f"failed, status {status}"
         except subprocess.TimeoutExpired:
+            os.killpg(part.pid, signal.SIGKILL)  # with what it has started
+            part.wait()
             said = f"left open, {args.minutes} minutes are over"
         print(f"{name}: {said}", flush=True)
     return left(names, args.out)

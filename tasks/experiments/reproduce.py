@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -49,6 +50,8 @@ TABLES = {
 
 #: The file in a folder of cells that names their experiment.
 OWNER = "experiment.txt"
+#: File in a run's folder with the options that its configuration was overridden by.
+OVERRIDES = "overrides.json"
 
 
 def main(root: Path, arguments: list[str] | None = None, program: str | None = None) -> None:
@@ -184,14 +187,17 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     A cell whose chain diverges is finished: that is its result.
     """
     folder = out / cell.name
+    if isinstance(cell, Cell):
+        _refuse_other(folder, overrides)
     if (folder / "results.json").is_file():
-        _refuse_other(folder, cell, overrides)
         print(f"{cell.name}: finished")
         return
     print(f"{cell.name}: running", file=sys.stderr, flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
     if isinstance(cell, Study):
         _compute(folder, cell)
         return
+    write_beside(folder / OVERRIDES, json.dumps(overrides) + "\n")
     if (folder / "config.yaml").is_file():  # begins anew where there is no checkpoint yet
         arguments = ["--out", str(folder), "--ckpt_path", "last", *overrides]
     else:
@@ -200,23 +206,26 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
         cli.main(root / "configs", arguments)
     except SystemExit as stop:
         if not isinstance(stop.__context__, (ChainDivergedError, NonFiniteGradientError)):
+            if not (folder / "config.yaml").is_file():  # refused before it began
+                (folder / OVERRIDES).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
             raise
         said = {DIVERGED: errors.one_line(str(stop.__context__))}
         results.write(folder, {"provenance": results.provenance(torch.device("cpu"))} | said)
 
 
-def _refuse_other(folder: Path, cell: Cell | Study, overrides: list[str]) -> None:
-    """End with one line if a finished run was not made with these overrides."""
-    if isinstance(cell, Study) or not overrides:
-        return
-    made = json.loads((folder / "results.json").read_text())["provenance"].get("command", "")
-    other = [override for override in overrides if f" {override} " not in f" {made} "]
-    if other:
-        errors.fail(f"{folder} is finished, without {' '.join(other)}: choose another --out for it")
+def _refuse_other(folder: Path, overrides: list[str]) -> None:
+    """End with one line if a run was begun with other overrides."""
+    path = folder / OVERRIDES
+    if path.is_file() and sorted(made := json.loads(path.read_text())) != sorted(overrides):
+        errors.fail(
+            f"{folder} was made with {' '.join(made) or 'no further option'}: give the same, or "
+            "another --out"
+        )
 
 
 def _compute(folder: Path, study: Study) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     try:
         content = study.compute(folder)
@@ -244,5 +253,4 @@ def read(out: Path, cell: Cell | Study) -> dict[str, Any] | None:
     path = out / cell.name / "results.json"
     if not path.is_file():
         return None
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
+    return results.read(path)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    IterableDataset,
     RandomSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -30,6 +31,7 @@ from lightning_sgmcmc.callbacks import ChainCheckpoint, ChainProgress, Finish
 from lightning_sgmcmc.callbacks.draws import held_out_sets
 from lightning_sgmcmc.callbacks.monitoring import RHAT
 from lightning_sgmcmc.diagnostics.mixing import rhat
+from lightning_sgmcmc.posterior.held_out import HeldOut
 from lightning_sgmcmc.run import cli
 from tests.device import trainer_settings
 from tests.test_cli import TOY
@@ -455,6 +457,93 @@ def test_a_set_beside_test_and_validation_may_be_the_only_one(tmp_path: Path) ->
     assert list(task.kept.held_out) == ["other"]
     (results,) = tmp_path.rglob("results.json")
     assert json.loads(results.read_text())["metrics"] == {}
+
+
+def loader(x: Tensor, y: Tensor, **options: Any) -> Any:
+    return DataLoader(TensorDataset(x, y), batch_size=20, **options)
+
+
+def test_a_limit_that_hides_the_same_examples_in_every_pass_is_refused(tmp_path: Path) -> None:
+    """The others would count as seen; with shuffling a limit only shortens the passes."""
+    data = toy_data(0, 60)
+    with pytest.raises(ValueError, match="the other examples are never seen: give it shuffle=True"):
+        trainer(tmp_path, limit_train_batches=1).fit(LawToy(), loader(*data), loader(*data))
+    run = trainer(tmp_path, limit_train_batches=1)
+    run.fit(LawToy(), loader(*data, shuffle=True), loader(*data))
+    assert run.global_step == 40
+
+
+@pytest.mark.parametrize(
+    ("hook", "says"),
+    [
+        ("setup", "has to call super().setup(stage)"),
+        ("on_train_start", "call super().on_train_start() in it"),
+        ("training_step", "call super().training_step(batch, batch_idx) in it"),
+        ("on_save_checkpoint", "has to call super().on_save_checkpoint(checkpoint)"),
+    ],
+)
+def test_a_hook_without_that_of_the_module_is_no_silent_one(
+    hook: str, says: str, tmp_path: Path
+) -> None:
+    own = type("Own", (LawToy,), {hook: lambda self, *args, **named: None})
+    with pytest.raises(RuntimeError, match=re.escape(says)):
+        fit(tmp_path, own())
+
+
+class Scaled(LawToy):
+    """Takes inputs in another unit, as a loader's batches have them."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return [(batch[0] - 100) / 50, batch[1]]
+
+
+@pytest.mark.filterwarnings("ignore:You have overridden `on_after_batch_transfer`")
+def test_held_out_batches_pass_through_the_hooks_of_training_batches(tmp_path: Path) -> None:
+    (x, y), (x_val, y_val) = toy_data(0, 60), toy_data(1, 20)
+    runs = []
+    for name, kind, scale in (("a", LawToy, (0, 1)), ("b", Scaled, (100, 50))):
+        torch.manual_seed(0)
+        task, run = kind(), trainer(tmp_path / name)
+        sets = [scale[0] + scale[1] * part for part in (x, x_val)]
+        run.fit(task, loader(sets[0], y), loader(sets[1], y_val))
+        runs.append({k: float(v) for k, v in run.callback_metrics.items() if "val" in k})
+    assert runs[0].keys() == runs[1].keys() >= {"val/nll", "val/ensemble_nll"}
+    for name, value in runs[0].items():
+        assert runs[1][name] == pytest.approx(value, rel=1e-3), name
+    with pytest.raises(ValueError, match="on_after_batch_transfer is not called for a BatchStream"):
+        fit(tmp_path / "c", Scaled())
+
+
+def test_held_out_sets_are_one_sized_loader_each(tmp_path: Path) -> None:
+    data = toy_data(0, 20)
+    stream = Data().train_dataloader()
+    for held_out, says in (
+        ([loader(*data), loader(*data)], "val_dataloader() returns several loaders"),
+        (stream, "val_dataloader() returns a BatchStream, which has no end"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            trainer(tmp_path).fit(LawToy(), loader(*data), held_out)
+    rows = [(data[0][i : i + 10], data[1][i : i + 10]) for i in (0, 10)]
+
+    class Read(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(rows)
+
+    run = trainer(tmp_path / "read")
+    run.fit(task := LawToy(), loader(*data), DataLoader(Read(), batch_size=None))
+    assert task.kept.held_out["val"].size == 20
+    padded = [(torch.zeros(4, n), torch.zeros(4)) for n in (5, 7)]
+    with pytest.raises(ValueError, match=r"the shapes \[\(5,\), \(7,\)\]: pad all to one length"):
+        HeldOut(padded)
+
+
+def test_a_wrong_loss_is_one_line_where_validation_comes_first(tmp_path: Path) -> None:
+    class Averaged(LawToy):
+        def nll(self, batch: Any) -> Tensor:
+            return super().nll(batch).mean()
+
+    with pytest.raises(ValueError, match="return the loss before its mean over the batch"):
+        fit(tmp_path, Averaged(), num_sanity_val_steps=2)
 
 
 def test_overfit_batches_is_refused(tmp_path: Path) -> None:

@@ -459,8 +459,10 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.chosen(cpu, torch.float32) == "numba"
     assert kernels.chosen(cpu, torch.float64) == "torch"
     cuda = "triton" if find_spec("triton") else "torch"
-    assert kernels.chosen(torch.device("cuda"), torch.float32) == cuda
-    assert kernels.chosen(torch.device("cuda"), torch.float64) == "torch"
+    with monkeypatch.context() as context:
+        context.setattr(kernels, "_launches", lambda device: True)
+        assert kernels.chosen(torch.device("cuda"), torch.float32) == cuda
+        assert kernels.chosen(torch.device("cuda"), torch.float64) == "torch"
     assert kernels.chosen(torch.device("meta"), torch.float32) == "torch"
     monkeypatch.setattr(kernels, "_installed", lambda name: False)
     assert kernels.chosen(cpu, torch.float32) == "torch"
@@ -468,6 +470,14 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernels.VARIABLE, "of")
     with pytest.raises(ValueError, match="must be auto or off, got 'of'"):
         NoiseStream([torch.empty(1)], 0)
+
+
+def test_a_gpu_on_which_triton_does_not_start_has_torchs_steps() -> None:
+    """As one without a C compiler, or none at all, as here."""
+    pytest.importorskip("triton")
+    nowhere = torch.device("cuda", 63)
+    with pytest.warns(UserWarning, match="Triton does not start here, and steps are torch's: "):
+        assert kernels.chosen(nowhere, torch.float32) == "torch"
 
 
 def test_numba_and_triton_are_imported_late() -> None:

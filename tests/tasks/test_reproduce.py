@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_sgmcmc.common.files import DamagedFileError
 from tasks.data.download import data_root
 from tasks.experiments import reproduce
 from tasks.experiments.experiment import Cell, Experiment, Study
@@ -162,10 +163,26 @@ def test_a_run_goes_on_from_any_moment_and_is_not_taken_for_another(
     with pytest.raises(SystemExit) as stop:
         reproduce.main(ROOT, [*command[:2], "--seed_everything=4"])
     assert stop.value.code == 2
-    assert "is finished, without --seed_everything=4: choose another" in capsys.readouterr().err
+    made = "run was made with --seed_everything=3 --model.draw_budget=15: give the same, or another"
+    assert made in capsys.readouterr().err
+    for others in ([], ["--seed_everything=3", "--model.draw_budget=1"]):  # also before its end
+        with pytest.raises(SystemExit):
+            reproduce.main(ROOT, [*command[:2], *others])
+        assert made in capsys.readouterr().err
+        (folder / "results.json").unlink(missing_ok=True)
+    reproduce.main(ROOT, [*command[:2], *reversed(command[2:])])
+    results = folder / "results.json"
+    results.write_text(results.read_text().replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(DamagedFileError, match=r"results\.json is damaged"):
+        reproduce.main(ROOT, [*command[:2], "--show"])
+
+
+def test_a_cell_that_was_refused_leaves_nothing(table: Any, tmp_path: Path) -> None:
+    cells = [Cell("run", "../uci_regression.yaml", {"data.dataset": "yacht"})]
+    table.EXPERIMENT = replace(table.EXPERIMENT, cells=lambda: cells, report=lambda results: [])
     with pytest.raises(SystemExit):
-        reproduce.main(ROOT, [*command[:3], "--model.draw_budget=1"])
-    assert "is finished, without --model.draw_budget=1: choose another" in capsys.readouterr().err
+        reproduce.main(ROOT, ["toy", f"--out={tmp_path / 'runs'}", "--nonsense=1"])
+    assert not (tmp_path / "runs" / "run").exists()
 
 
 def test_figures_are_drawn_from_what_is_finished(table: Any, tmp_path: Path, capsys: Any) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,6 +25,7 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     read_checkpoint,
     verify_checkpoint,
 )
+from lightning_sgmcmc.callbacks.finish import NoStep
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.files import DamagedFileError
 from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
@@ -208,6 +211,37 @@ def test_another_target_or_other_data_are_refused(
     assert message in str(error.value)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert after == before
+
+
+def test_a_run_from_the_checkpoint_before_and_killed_goes_on(tmp_path: Path, whole: Path) -> None:
+    """The last one counts on draws that the run from the one before has removed."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+
+    class Killed(L.Callback):
+        def on_train_batch_start(self, *args: Any) -> None:
+            raise KeyError
+
+    checkpoints = folder / "checkpoints"
+    run = trainer(folder, 22, [ChainCheckpoint(4), Killed()])
+    before = str(checkpoints / "previous.ckpt")
+    with pytest.raises(KeyError):
+        run.fit(module(), datamodule=ToyData(), ckpt_path=before, weights_only=True)
+    assert newest(checkpoints).name == "previous.ckpt"
+    fit(folder, 22, newest(checkpoints))
+    assert equal(folder, whole)
+
+
+def test_results_of_more_draws_keep_their_draws(tmp_path: Path) -> None:
+    """A checkpoint of fewer is refused before a draw is removed."""
+    run = trainer(tmp_path, 22, [ChainCheckpoint(4)])
+    run.fit(module(), datamodule=ToyData())
+    last, before = tmp_path / "checkpoints" / "previous.ckpt", draws(tmp_path)
+    (tmp_path / "results.json").write_text(json.dumps({"num_draws": len(before)}))
+    again = trainer(tmp_path, 22, [ChainCheckpoint(4), NoStep()])
+    with pytest.raises(ValueError, match="the results stay as they are"):
+        again.fit(module(), datamodule=ToyData(), ckpt_path=str(last), weights_only=True)
+    assert draws(tmp_path).keys() == before.keys()
 
 
 def test_an_option_that_an_earlier_version_lacked_counts_as_its_default(

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_sgmcmc import PSGLD, SGHMC, BatchStream, GaussianPrior
 from lightning_sgmcmc.baselines import Dropout, Optimized
 from lightning_sgmcmc.chain import Chain, checks
-from lightning_sgmcmc.chain.schedules import DrawSchedule
 from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
 
 SAMPLER = partial(SGHMC, lr=1e-3, momentum=0.9, prior=GaussianPrior(4.0))
@@ -359,13 +358,54 @@ def test_a_mode_of_every_example_is_a_start() -> None:
     bound(Pull(SAMPLER, start)).check_task()
 
 
+class Doubled(torch.autograd.Function):
+    """Has no setup_context, which torch.func asks for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return 2 * grad
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: Doubled.apply(s).squeeze(-1),
+        lambda s: s.squeeze(-1) * (2 if s.sum() > 0 else 1),
+        lambda s: s.squeeze(-1) * s.sum().item(),
+    ],
+    ids=["own function", "control flow", "item"],
+)
+def test_what_several_chains_cannot_be_one_computation_of(change: Any) -> None:
+    with pytest.raises(ValueError, match=r"vmap cannot follow.*use num_chains=1"):
+        bound(Squared(change, sampler=SAMPLER, num_chains=2), 2).check_task()
+
+
+def test_complex_weights_are_refused() -> None:
+    class Complex(Toy):
+        def nll(self, batch: Any) -> Tensor:
+            return (batch[0] @ self.net.weight.T).abs().squeeze(-1)
+
+    linear = nn.Linear(NUM_FEATURES, 1, bias=False, dtype=torch.complex64)
+    with pytest.raises(ValueError, match=r"net\.weight is complex: .*torch\.view_as_real"):
+        bound(Complex(SAMPLER, linear)).check_task()
+
+
 def test_a_chain_alone_needs_no_predictions() -> None:
     class Bare(Toy):
         predictive = Toy.__mro__[1].predictive
 
-    chain = bound(Bare(partial(PSGLD, lr=1e-3), freeze_preconditioner=False))
-    assert isinstance(chain.draws, DrawSchedule)
-    chain.advance(chain.minibatch())
+    task = Bare(partial(PSGLD, lr=1e-3), freeze_preconditioner=False)
+    chain = bound(task)
+    before, batch = [p.detach().clone() for p in task.parameters()], chain.minibatch()
+    nll = float(chain.evaluate("nll", batch).mean().detach())
+    chain.advance(batch)
+    assert chain.steps == 1
+    assert float(chain.last_loss.detach()) == pytest.approx(nll)
+    assert not any(torch.equal(a, b) for a, b in zip(before, task.parameters(), strict=True))
 
 
 def test_held_out_sets_need_predictions(tmp_path: Path) -> None:

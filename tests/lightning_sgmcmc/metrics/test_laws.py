@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from lightning_sgmcmc.metrics import Bernoulli, Categorical, Law, Moments, Normal, Unstated
+from tests.device import DEVICE
 
 ROOT = Path(__file__).resolve().parents[3]
 X = torch.linspace(-2, 2, 5, dtype=torch.float64)
 
 
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+def generator(device: torch.device | str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 1), (5, 3)])
@@ -76,7 +77,7 @@ def test_densities_of_labels() -> None:
 )
 def test_samples_have_the_laws_moments(law: Law) -> None:
     """Means over 4,000 samples; at most 15 of them, beyond 4.5 deviations once in 10,000."""
-    g = generator()
+    g = generator(DEVICE)
     samples = torch.stack([law.sample(g) for _ in range(4_000)]).double()
     if isinstance(law, Categorical):
         samples = torch.nn.functional.one_hot(samples.long(), 3).double()
@@ -153,7 +154,7 @@ def test_the_documented_law_has_samples_and_no_interval() -> None:
     rate, y = X.exp(), torch.arange(5).double()
     law = names["Poisson"](rate)
     np.testing.assert_allclose(law.log_density(y), stats.poisson(rate).logpmf(y), rtol=1e-10)
-    g = generator()
+    g = generator(DEVICE)
     samples = torch.stack([law.sample(g) for _ in range(4_000)])
     assert float(((samples.mean(0) - rate) / (rate / 4_000).sqrt()).abs().max()) < 4.5
     found = Moments(type(law), rate, 0 * X, law.noise)
@@ -173,5 +174,12 @@ def test_scores_of_labels_count_wrong_ones() -> None:
     p = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.4, 0.6], [0.7, 0.3]])
     labels = torch.tensor([1, 1, 1, 0])
     assert Categorical.scores(p, p, labels) == {"error_percent": 25.0}
+    unknown = torch.tensor([0, 1, -1, 2])
+    assert Bernoulli(p[:, 1].log()).log_density(unknown).isnan().tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert Bernoulli.scores(p[:, 1], p[:, 1], labels.double()) == {"error_percent": 25.0}
     assert Unstated.scores(p, p, labels) == {}

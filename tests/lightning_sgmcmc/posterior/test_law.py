@@ -14,6 +14,7 @@ from torch import Tensor
 from lightning_sgmcmc import Normal
 from lightning_sgmcmc.posterior import DrawStore, Posterior
 from lightning_sgmcmc.posterior.draws import Draw
+from tests.device import DEVICE
 from tests.toy import NOISE, Toy, exact_posterior, toy_data
 
 
@@ -73,7 +74,9 @@ def test_samples_are_of_the_joint_law(exact: Posterior) -> None:
     x[5:] *= 5
     mean, covariance = exact_posterior()
     inputs = x.double().numpy()
-    samples = exact.predict(x).sample(4000, torch.Generator().manual_seed(0)).double().numpy()
+    samples = (
+        exact.predict(x).sample(4000, torch.Generator(DEVICE).manual_seed(0)).double().cpu().numpy()
+    )
     assert samples.shape == (4000, 10)
     joint = inputs @ covariance @ inputs.T + NOISE**2 * np.eye(10)
     white = np.linalg.solve(np.linalg.cholesky(joint), (samples - inputs @ mean).T)
@@ -88,7 +91,7 @@ def test_samples_are_of_the_mixture_and_not_of_its_moments() -> None:
     """Two draws far apart, one with three times the other's weight."""
     stored = Stored(np.array([[-4.0, 0, 0], [4.0, 0, 0]]), [3.0, 1.0])
     found = Posterior(Stated(), [stored]).predict(torch.eye(3)[:1])
-    samples = found.sample(2000, torch.Generator().manual_seed(1)).numpy()[:, 0]
+    samples = found.sample(2000, torch.Generator(DEVICE).manual_seed(1)).cpu().numpy()[:, 0]
 
     def cdf(y: np.ndarray) -> np.ndarray:
         low, high = (stats.norm(m, NOISE).cdf(y) for m in (-4, 4))

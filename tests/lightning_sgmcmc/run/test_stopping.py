@@ -246,3 +246,37 @@ def test_processes_that_others_start_need_a_folder(monkeypatch: Any) -> None:
         monkeypatch.setenv(name, value)
     with pytest.raises(CommandLineError, match="need one folder: give it with --out"):
         RunFolder(None, Path("runs/toy/a"))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_steps_that_were_saved_keep_the_options_that_they_were_taken_with(
+    tmp_path: Path, saved: bool
+) -> None:
+    """A command that was refused leaves a run's configuration; one that failed later its own."""
+    config, last = tmp_path / "config.yaml", tmp_path / "checkpoints" / "last.ckpt"
+    last.parent.mkdir()
+    last.write_text("step 50")
+    config.write_text("max_steps: 50")
+    folder = RunFolder(str(tmp_path), tmp_path)
+    config.write_text("max_steps: 80")
+    if saved:
+        last.unlink()
+        last.write_text("step 60")
+    folder.leave(SystemExit, SystemExit(2), None)  # type: ignore[arg-type]
+    assert config.read_text() == f"max_steps: {80 if saved else 50}"
+    assert last.is_file()
+
+
+def test_a_checkpoint_is_continued_beside_its_draws(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "checkpoints" / "last.ckpt"
+    for made in (path.parent, tmp_path / "a" / "samples"):
+        made.mkdir(parents=True)
+    path.touch()
+    for out, wrong in (("a", False), ("b", True)):
+        folder = RunFolder(str(tmp_path / out), tmp_path)
+        if wrong:
+            with pytest.raises(CommandLineError, match=f"in its folder, --out {tmp_path / 'a'}"):
+                folder.to_continue(str(path))
+        else:
+            assert folder.to_continue(str(path)) == path
+        folder.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -277,6 +278,8 @@ def test_a_trial_that_is_worse_is_pruned(configs: Path) -> None:
                 "{type: hyperband, min_iter: 5, eta: 1}",
             )
         ),
+        (["toy"], ("max: 8.0", "max: .inf"), "min and max must be finite, got inf"),
+        (["toy"], ("max: 8.0", "max: 1e1"), "must be numbers, got '1e1'; YAML reads 1.0e-4 as a"),
         (["toy"], ('"${args}"', "a"), "command must be a list with 'train', the task and ${args}"),
     ],
 )
@@ -291,6 +294,48 @@ def test_a_mistake_is_one_line_and_status_2(
     errors = [line for line in capfd.readouterr().err.splitlines() if "error: " in line]
     assert len(errors) == 1
     assert message in errors[0]
+
+
+def test_a_command_that_is_no_list_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(SWEEP[: SWEEP.index("command:")] + "command: 7\n")
+    with pytest.raises(ValueError, match="command must be a list"):
+        sweep.read(path)
+
+
+def test_a_trial_that_goes_on_is_judged_where_a_whole_one_is(configs: Path) -> None:
+    """A trial that was stopped at draw 55 is asked next at draw 80."""
+    study = Study(Path("study"), sweep.read(configs / "sweeps" / "toy.yaml"))
+    for stopped, next_ in ((0, 20), (19, 20), (20, 20), (21, 40), (55, 80)):
+        trial = study._study.ask()
+        if stopped:
+            trial.report(1.0, stopped)
+        assert tune.Watch(trial, "val/ensemble_nll")._asked_at == next_
+
+
+def _killed_by_the_system(*arguments: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_study_survives_a_worker(configs: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(tune, "_beside", _killed_by_the_system)
+    tune.main(configs, ["toy", "--trials", "2", "--workers", "2", "--out", "study", *SHORT])
+    said = capsys.readouterr()
+    assert "a worker was ended by SIGKILL; the others took over its trial" in said.err
+    assert Path("study/study.png").is_file()
+    assert all(t.state == TrialState.COMPLETE for t in trials(configs, "study", *SHORT))
+
+
+def test_sigusr1_keeps_a_trial(configs: Path, monkeypatch: Any, capsys: Any) -> None:
+    """As on a cluster, where it asks a job to be put back."""
+    status = 128 + signal.SIGUSR1
+    monkeypatch.setattr(tune.cli, "main", lambda *args, **named: sys.exit(status))
+    with pytest.raises(SystemExit) as stop:
+        tune.main(configs, ["toy", "--trials", "1", "--out", "study", *SHORT])
+    assert stop.value.code == status
+    assert "stopped, with the trials saved: the same command goes on" in capsys.readouterr().err
+    (trial,) = trials(configs, "study", *SHORT)
+    assert trial.state == TrialState.RUNNING
 
 
 def test_the_command_that_a_message_suggests_is_read(tmp_path: Path) -> None:
