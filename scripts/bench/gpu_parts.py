@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -296,10 +297,8 @@ N_MNIST = 60_000
 
 def tests(device: torch.device, short: bool) -> dict[str, Any]:
     """The tests that take a device, on it."""
-    from tests.device import TAKE_IT
-
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", f"--device={device.type}"]
-    names = ["lightning_sgmcmc/priors/test_gaussian.py"] if short else sorted(TAKE_IT)
+    names = ["lightning_sgmcmc/priors/test_gaussian.py"] if short else sorted(import_module("tests.device").TAKE_IT)
     where = ["--continue-on-collection-errors", *(f"tests/{name}" for name in names)]
     run = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True)
     lines = run.stdout.strip().splitlines()
