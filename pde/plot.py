@@ -46,8 +46,12 @@ def plot_permeabilities(grid: Grid, permeabilities: Any, titles: Sequence[str]) 
     """
     fields = np.log10(check_permeability(grid, permeabilities, many=True))
     fields = fields.reshape(-1, *grid.shape)
+    if len(titles) != len(fields):
+        raise PdeError(f"{len(titles)} titles for {len(fields)} fields, expected one each")
     scale = {"vmin": fields.min(), "vmax": fields.max(), "cmap": "cividis"}
-    return _panels(grid, fields, titles, "log10 of permeability", scale)
+    figure, panels, images = _row(grid, fields, titles, [scale] * len(fields), beside=1.4)
+    figure.colorbar(images[-1], ax=panels, label="log10 of permeability")
+    return figure
 
 
 def plot_pressure(grid: Grid, pressure: Any, axes: Axes | None = None) -> Axes:
@@ -172,33 +176,6 @@ def plot_comparison(
     figure, panels, images = _row(grid, [*speeds, *errors], titles, scales, beside=2.6)
     figure.colorbar(images[0], ax=panels[:2], label=label)
     figure.colorbar(images[2], ax=panels[2:], label="error, predictive deviation")
-    return figure
-
-
-def plot_speeds(grid: Grid, velocities: Any, titles: Sequence[str], label: str = "speed") -> Figure:
-    """Magnitudes of the cell-centre velocities of several flows, on one colour scale.
-
-    Args:
-        grid: The grid.
-        velocities: Normal velocities `[n, num_edges]`.
-        titles: One title a flow.
-        label: What the colour bar says; name the unit here.
-
-    Raises:
-        PdeError: Another number of titles than of flows.
-    """
-    speeds = np.linalg.norm(grid.cell_velocity(np.atleast_2d(velocities)), axis=-1)
-    return _panels(grid, speeds, titles, label, _scale(speeds))
-
-
-def _panels(
-    grid: Grid, fields: Array, titles: Sequence[str], label: str, scale: dict[str, Any]
-) -> Figure:
-    """Cell fields `[n, ny, nx]` side by side, on one colour scale."""
-    if len(titles) != len(fields):
-        raise PdeError(f"{len(titles)} titles for {len(fields)} fields, expected one each")
-    figure, panels, images = _row(grid, fields, titles, [scale] * len(fields), beside=1.4)
-    figure.colorbar(images[-1], ax=panels, label=label)
     return figure
 
 

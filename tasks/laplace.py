@@ -11,6 +11,9 @@ from scipy.special import expit, log_expit, ndtr
 
 Array = NDArray[np.float64]
 
+# Newton decrement squared at which to stop: twice the gap in -log posterior.
+_TOLERANCE = 1e-10
+
 
 class Laplace(NamedTuple):
     """A Gaussian approximation of a posterior.
@@ -44,14 +47,13 @@ class Laplace(NamedTuple):
         return probabilities
 
 
-def laplace(x: Array, y: Array, prior_variance: float, tolerance: float = 1e-10) -> Laplace:
+def laplace(x: Array, y: Array, prior_variance: float) -> Laplace:
     """Find the mode by Newton's method with the exact Hessian, halving steps that go uphill.
 
     Args:
         x: Features [N, D]; an intercept is a column of ones.
         y: Labels [N], 0 or 1.
         prior_variance: s^2 of the independent N(0, s^2) priors.
-        tolerance: Newton decrement squared at which to stop: twice the gap in -log posterior.
 
     Raises:
         ValueError: If the prior variance is not positive, or Newton's method does not converge.
@@ -71,7 +73,7 @@ def laplace(x: Array, y: Array, prior_variance: float, tolerance: float = 1e-10)
         hessian = (x * (p * (1 - p))[:, None]).T @ x + prior
         step = np.linalg.solve(hessian, gradient)
         decrement = float(gradient @ step)
-        if decrement < tolerance:
+        if decrement < _TOLERANCE:
             return Laplace(w, np.asarray(np.linalg.inv(hessian), dtype=np.float64))
         fraction, start = 1.0, potential(w)
         while potential(w - fraction * step) > start - 0.25 * fraction * decrement:

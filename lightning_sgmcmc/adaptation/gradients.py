@@ -109,7 +109,7 @@ def plans(chain: Chain, directions: Directions, J: Tensor, batches: Sequence[Bat
     target, sampler, estimator = chain.target, chain.sampler, chain.gradients
     assert target is not None
     here, dims = [p.detach().clone() for p in target.params], sampler.chain_dims
-    estimator.prepare(chain.steps, chain.optimizer_steps, chain.draws.burn_in, sampler.masks)
+    chain.prepare(estimator)
 
     def about(centre: Sequence[Tensor]) -> Heating:
         """Return the noise about a centre, of the chain's place and a likely one, the larger."""

@@ -14,6 +14,9 @@ from lightning_sgmcmc.callbacks.run import task_of
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.samplers.watch import Watch
 
+# Steps between comparisons of the weights across processes.
+_REPLICAS_EVERY = 100
+
 
 class ChainDivergedError(RuntimeError):
     """The loss or a weight of a chain is no longer finite, or has left all bounds."""
@@ -46,11 +49,10 @@ class ChainGuard(L.Callback):
 
     Args:
         bound: Largest rise of the mean loss, relative to the first.
-        replicas_every: Steps between comparisons of the weights across processes.
     """
 
-    def __init__(self, bound: float = 1e3, replicas_every: int = 100) -> None:
-        self.bound, self.replicas_every = bound, replicas_every
+    def __init__(self, bound: float = 1e3) -> None:
+        self.bound = bound
         self._first: float | None = None
         self._lowest = math.inf
         self._watch = Watch(self._judge)
@@ -80,7 +82,7 @@ class ChainGuard(L.Callback):
         if chain.steps == 0:
             raise _hidden(pl_module, "training_step(batch, batch_idx)")
         self._watch.see(chain.last_loss.reshape(-1), _Step(chain.steps, chain.lr, chain.numbers))
-        if chain.processes.size > 1 and chain.steps % self.replicas_every == 0:
+        if chain.processes.size > 1 and chain.steps % _REPLICAS_EVERY == 0:
             self._compare_replicas(chain)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

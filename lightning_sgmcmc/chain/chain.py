@@ -114,6 +114,7 @@ class Chain:
         self.task, self.draws, self.freezes = task, draws, freezes
         self.num_chains, self.num_data = num_chains, num_data
         self._make_sampler, self._make_schedule = make_sampler, make_schedule
+        self._stand_in = checks.tried(make_sampler)  # of one weight, with the sampler's settings
         self._burn_in_optimizer = burn_in_optimizer
         self._given_gradients = gradients
         self._begin_gradients()
@@ -156,7 +157,7 @@ class Chain:
                 statistics of a minibatch, or one draws masks at a temperature above 0.
         """
         checks.refuse_batch_statistics(self.task)
-        if self._make_sampler([nn.Parameter(torch.zeros(1))]).temperature > 0:
+        if self._stand_in.temperature > 0:
             checks.refuse_dropout(self.task)
         chosen = set(self.sampled)
         checks.refuse_embeddings(self.task, chosen)
@@ -188,14 +189,16 @@ class Chain:
             except ValueError as reason:
                 self.sample_head(reason)
         before = self.processes.chains_before(self.num_chains)
-        probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
-        first = probe.chain + before
-        self.groups = self.processes.groups(self.num_chains, probe.chain)
+        sampler = self._stand_in
+        first = sampler.chain + before
+        self.groups = self.processes.groups(self.num_chains, sampler.chain)
         if self.stack is not None or (self.num_chains == 1 and not before):
             return
         numbers = range(first, first + self.num_chains)
         kind = self._starts or ("same" if self._alike == set(self.sampled) else "reinitialise")
-        drawn = starts(self.task, self.sampled, kind, probe.seed, numbers, probe.prior, self._alike)
+        drawn = starts(
+            self.task, self.sampled, kind, sampler.seed, numbers, sampler.prior, self._alike
+        )
         own = dict(self.task.named_parameters())
         if self.num_chains == 1:
             with torch.no_grad():
@@ -211,8 +214,7 @@ class Chain:
     def _collapsed(self, stream: BatchStream | None) -> CollapsedHead:
         head = CollapsedHead(self.task, self.sampled, self.evaluate)
         if self.collapse_head == "auto":
-            probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
-            checks.check_collapsed(probe, stream, self.processes, self._starts)
+            checks.check_collapsed(self._stand_in, stream, self.processes, self._starts)
             head.take_prior(self._whole_prior())
         return head
 
@@ -386,7 +388,7 @@ class Chain:
         sampler.attach(target)
         target.correction = self._correction
         if self.stream is not None:
-            self.gradients.bind(target, self.stream.whole, self.stream.batches_a_pass)
+            self._bind(self.gradients)
 
     def _labels(self) -> Callable[[Batch, Tensor], Batch] | None:
         """Return how a batch gets labels drawn from the model, None where the task does not say."""
@@ -412,12 +414,17 @@ class Chain:
         Raises:
             ValueError: If the likelihood has random layers.
         """
-        control, start, burn_in = self.control, self.optimizer_steps, self.draws.burn_in
+        control = self.control
         assert control is not None
         if control is not self.gradients:
             self._bind(control)
-        control.prepare(self.steps, start, burn_in, self.sampler.masks)
+        self.prepare(control)
         return control
+
+    def prepare(self, estimator: GradientEstimator) -> None:
+        """Take an estimator's centre, where the next step is one at which it is due."""
+        burn_in, masks = self.draws.burn_in, self.sampler.masks
+        estimator.prepare(self.steps, self.optimizer_steps, burn_in, masks)
 
     def use_gradients(self, kind: type[GradientEstimator]) -> None:
         """Estimate the sampler's gradients by what was chosen from now on.
@@ -555,8 +562,7 @@ class Chain:
 
     def _correction(self, batch: Batch) -> list[Tensor] | None:
         """Return what the estimator adds to the gradient of a batch at the present weights."""
-        start, burn_in = self.optimizer_steps, self.draws.burn_in
-        self.gradients.prepare(self.steps, start, burn_in, self.sampler.masks)
+        self.prepare(self.gradients)
         return self.gradients.correction(batch)
 
     def _correct(self, correction: list[Tensor] | None) -> None:
@@ -676,8 +682,7 @@ class Chain:
     @property
     def in_turn(self) -> bool:
         """Whether K chains are moved one after another."""
-        probe = self._make_sampler([nn.Parameter(torch.zeros(1))])
-        return self.num_chains > 1 and probe.unstackable is not None
+        return self.num_chains > 1 and self._stand_in.unstackable is not None
 
     @property
     def own_batches(self) -> bool:

@@ -34,16 +34,13 @@ def gaussian_crps(truth: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return std * (z * torch.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi))
 
 
-def band_metrics(
-    truth: Tensor, mean: Tensor, std: Tensor, levels: tuple[float, ...] = (0.5, 0.9, 0.95)
-) -> dict[str, float]:
+def band_metrics(truth: Tensor, mean: Tensor, std: Tensor) -> dict[str, float]:
     """Measure central Gaussian bands mean +- z std against the truth.
 
     Args:
         truth: [N, D].
         mean: Predictive mean, [N, D].
         std: Predictive standard deviation, noise included, [N, D], positive.
-        levels: Nominal probabilities of the bands.
 
     Returns:
         ``coverage_<percent>`` over all entries; ``coverage_<percent>_output_p05`` and ``_p95``,
@@ -53,7 +50,7 @@ def band_metrics(
     """
     deviation = ((truth - mean) / std).abs()
     result = {}
-    for level in levels:
+    for level in (0.5, 0.9, 0.95):
         z = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
         inside = (deviation <= z).double()
         name = f"coverage_{100 * level:g}"

@@ -42,9 +42,9 @@ class DenseFisher(Fisher):
     with c = 1 / keep, and a fresh factor whenever J has been renewed by half. Until then eps
     shrinks with the old J; where C freezes it gets a fresh factor too.
 
-    The arguments are those of :class:`~lightning_sgmcmc.preconditioners.fisher.Fisher`, and
-
     Args:
+        labels: This, ``eps`` and ``average`` as for
+            :class:`~lightning_sgmcmc.preconditioners.fisher.Fisher`.
         diagonal_start: Let J begin as the diagonal of the first minibatch's, with the weight of
             one minibatch, so that it can be inverted before it has seen as many gradients as it
             has rows.

@@ -53,13 +53,12 @@ class MultiscaleSolver:
     Args:
         grid: The fine grid.
         blocks: Number of blocks in x and y; each must divide the number of cells.
-        backend: Of the local problems, as for `DarcyFamily`.
 
     Raises:
         PdeError: Blocks that do not divide the grid.
     """
 
-    def __init__(self, grid: Grid, blocks: tuple[int, int], backend: str = "auto") -> None:
+    def __init__(self, grid: Grid, blocks: tuple[int, int]) -> None:
         for name, cells, count in zip("xy", (grid.nx, grid.ny), blocks, strict=True):
             if cells % check_count(f"{count!r} blocks in {name}", count):
                 raise PdeError(f"{count} blocks in {name} do not divide {cells} cells")
@@ -67,7 +66,6 @@ class MultiscaleSolver:
         self.coarse = Grid(int(blocks[0]), int(blocks[1]), lx=grid.lx, ly=grid.ly)
         width, height = grid.nx // self.coarse.nx, grid.ny // self.coarse.ny
         self._block = Grid(width, height, lx=width * grid.hx, ly=height * grid.hy)
-        self._backend = backend
         self._families: dict[str, DarcyFamily] = {}
 
     def solve(
@@ -164,5 +162,5 @@ class MultiscaleSolver:
             source = np.full(part.shape, 1 / (block.lx * block.ly))
             if not pressure:  # from the first block into the second
                 source[(high - 1) * block.ny :, (wide - 1) * block.nx :] *= -1
-            self._families[kind] = DarcyFamily(part, pressure, source, self._backend)
+            self._families[kind] = DarcyFamily(part, pressure, source)
         return self._families[kind]

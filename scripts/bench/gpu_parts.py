@@ -298,7 +298,11 @@ N_MNIST = 60_000
 def tests(device: torch.device, short: bool) -> dict[str, Any]:
     """The tests that take a device, on it."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", f"--device={device.type}"]
-    names = ["lightning_sgmcmc/priors/test_gaussian.py"] if short else sorted(import_module("tests.device").TAKE_IT)
+    names = (
+        ["lightning_sgmcmc/priors/test_gaussian.py"]
+        if short
+        else sorted(import_module("tests.device").TAKE_IT)
+    )
     where = ["--continue-on-collection-errors", *(f"tests/{name}" for name in names)]
     run = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True)
     lines = run.stdout.strip().splitlines()

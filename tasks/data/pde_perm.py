@@ -45,6 +45,7 @@ class PDEPermData(FlowData[pde.Dataset[Spec]]):
         batch_size: Pairs in a minibatch.
         sampling: ``auto``, ``independent``, ``reshuffled`` or ``full`` minibatches.
         seed: Seed of the fields.
+        in_memory: As for :class:`~tasks.data.flows.FlowData`.
         permeability: File of own permeabilities [n, ny, nx], as for :func:`pde.read_field`, in
             place of random ones; the first ``num_samples + num_calibration`` of them count.
         permeability_name: The array in that file, where it holds several.

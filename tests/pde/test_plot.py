@@ -21,20 +21,6 @@ def test_permeability_is_drawn_in_logarithm_with_row_zero_below():
     plt.close(axes.figure)
 
 
-def test_speeds_share_one_colour_scale():
-    from pde.plot import plot_speeds
-
-    grid = Grid(4, 3)
-    velocity = DarcySolver(grid, np.ones(grid.shape), {"left": 2.0, "right": 0.0}).solve(0).velocity
-    figure = plot_speeds(grid, np.stack([velocity, velocity / 2]), ["one", "half"])
-    images = [image for axes in figure.axes for image in axes.images]
-    np.testing.assert_allclose(images[1].get_array(), 1.0)
-    assert images[0].get_clim() == images[1].get_clim() == (0.0, pytest.approx(2.0))
-    plt.close(figure)
-    with pytest.raises(PdeError, match="1 titles for 2 fields"):
-        plot_speeds(grid, np.stack([velocity, velocity]), ["one"])
-
-
 def test_permeabilities_share_one_colour_scale():
     from pde.plot import plot_permeabilities
 

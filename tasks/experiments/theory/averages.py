@@ -159,28 +159,20 @@ def _potential(theta: Tensor, precision: Tensor, batch: Any) -> Tensor:
     return value
 
 
-def regression(
-    beta: float,
-    *,
-    chains: int = CHAINS,
-    lengths: Sequence[int] = LENGTHS,
-    seed: int = 0,
-) -> TimeAverages:
+def regression(beta: float) -> TimeAverages:
     """Run NLD's metric DOP on a linear regression with lr_t = a t^-beta, C frozen in burn-in.
 
     phi = (theta - m)' X'X (theta - m) / 2, whose posterior mean is 1.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     x = generator.standard_normal((EXAMPLES, 2))
     y = x.sum(1) + generator.standard_normal(EXAMPLES)
     mean, precision = posterior(x, y)
-    start = draws(generator, mean, precision, chains)[:, None]
+    start = draws(generator, mean, precision, CHAINS)[:, None]
     theta = torch.from_numpy(start).requires_grad_()
-    sampler = SGLD(
-        [theta], first("nld", beta), preconditioner=DiagonalFisher(), num_data=EXAMPLES, seed=seed
-    )
+    sampler = SGLD([theta], first("nld", beta), preconditioner=DiagonalFisher(), num_data=EXAMPLES)
     sampler.stack(one_generator=True)
-    problem = Regressions(theta, x, y, BATCH, seed=seed)
+    problem = Regressions(theta, x, y, BATCH, seed=0)
     problem.attach(sampler)
     m, A = torch.from_numpy(mean), torch.from_numpy(precision)
 
@@ -188,10 +180,10 @@ def regression(
         off = theta[:, 0] - m
         return ((off @ A) * off).sum(1) / 2 - 1
 
-    found = TimeAverages(phi, lambda: sampler.lr, lengths, (1,))
+    found = TimeAverages(phi, lambda: sampler.lr, LENGTHS, (1,))
     walk(
         sampler,
-        steps=BURN_IN + max(lengths),
+        steps=BURN_IN + max(LENGTHS),
         gradient=problem.gradient,
         each=found,
         burn_in=BURN_IN,
