@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
 
 from lightning_sgmcmc.diagnostics.mixing import MIN_DRAWS, Array, as_traces, ess
-from lightning_sgmcmc.diagnostics.temperature import BLOCKS, Temperature, block_virials
+from lightning_sgmcmc.diagnostics.temperature import BLOCKS, Temperature, block_virials, in_blocks
 
 #: Chains whose means give a centre and a standard error.
 FEWEST_CHAINS = 4
@@ -134,7 +134,7 @@ def predictive_temperature(
     if draws < MIN_DRAWS:
         nan = float("nan")
         return PredictiveTemperature(Temperature(nan, nan, 0), nan, nan, nan, 1.0, 0, nan, nan)
-    g, x, y, w = (_blocks(trace) for trace in (value, force, spread, bend))
+    g, x, y, w = (in_blocks(trace) for trace in (value, force, spread, bend))
     means = g.mean(2)
     if chains >= FEWEST_CHAINS:
         own = means.mean(1, keepdims=True)
@@ -144,7 +144,7 @@ def predictive_temperature(
     away, pull = g - centre[:, :, None], x - stated * w
     work, expected = (away * pull).mean(2).sum(-1), y.mean(2).sum(-1)
     if sums is not None:
-        worked, bent, expected = np.moveaxis(_blocks(as_traces(sums)).mean(2), -1, 0)
+        worked, bent, expected = np.moveaxis(in_blocks(as_traces(sums)).mean(2), -1, 0)
         work = worked - stated * bent
     ratio = work.sum() / expected.sum()
     # Where one block has most of both sums its own ratio is theirs, and leaves nothing over there.
@@ -156,7 +156,7 @@ def predictive_temperature(
     error, chance = _mean_error(pull.mean(2) / scale)
     drawn = Temperature(0.0, 0.0, 1)
     if exact is not None:
-        drawn = _temperature(_blocks(as_traces(exact)).mean(2).sum(-1))
+        drawn = _temperature(in_blocks(as_traces(exact)).mean(2).sum(-1))
     moved = float(value.var((0, 1)).sum())
     tau = Temperature(measured.value / stated, measured.standard_error / stated, 1)
     least = stated * float(y.mean((0, 1, 2)).sum())
@@ -226,13 +226,6 @@ def _temperature(virial: Array) -> Temperature:
     if len(virial) >= FEWEST_CHAINS:
         error = max(error, virial.mean(1).std(ddof=1) / np.sqrt(len(virial)))
     return Temperature(float(virial.mean()), float(error), 1)
-
-
-def _blocks(trace: Array) -> Array:
-    """Return [C, D, q] as [C, blocks, draws, q], without the first draws that are left over."""
-    chains, draws, count = trace.shape
-    length = draws // BLOCKS
-    return trace[:, draws - BLOCKS * length :].reshape(chains, BLOCKS, length, count)
 
 
 def _mean_error(means: Array) -> tuple[float, float]:

@@ -98,7 +98,7 @@ def mean_temperature(values: ArrayLike) -> Temperature:
     measured = np.asarray(values, dtype=np.float64)
     if len(measured) < MIN_DRAWS:
         return Temperature(float(measured.mean()), float("nan"), 0)
-    blocks = measured[len(measured) % BLOCKS :].reshape(BLOCKS, -1).mean(1)
+    blocks = in_blocks(measured[None, :, None]).mean(2).ravel()
     error = blocks.std(ddof=1) / np.sqrt(BLOCKS)
     return Temperature(float(measured.mean()), float(error), 0)
 
@@ -122,15 +122,19 @@ def gradient_of_potential(target: Target, batches: Sequence[Batch]) -> list[Tens
     return total
 
 
+def in_blocks(trace: Array) -> Array:
+    """Return [C, D, q] as [C, blocks, draws, q], without the first draws that are left over."""
+    chains, draws, count = trace.shape
+    length = draws // BLOCKS
+    return trace[:, draws - BLOCKS * length :].reshape(chains, BLOCKS, length, count)
+
+
 def block_virials(theta: Array, gradient: Array) -> Array:
     """Return the mean of (theta - c) * grad U over each block, [C, blocks, W]."""
     chains, draws, count = theta.shape
-    length = draws // BLOCKS
     if draws < MIN_DRAWS:
         return np.full((chains, 0, count), np.nan)
-    shape = (chains, BLOCKS, length, count)
-    x = theta[:, draws - BLOCKS * length :].reshape(shape)
-    g = gradient[:, draws - BLOCKS * length :].reshape(shape)
+    x, g = in_blocks(theta), in_blocks(gradient)
     means = x.mean(2)
     others = (means.sum(1, keepdims=True) - means) / (BLOCKS - 1)
     virial: Array = ((x - others[:, :, None]) * g).mean(2)

@@ -129,7 +129,7 @@ def run(
     prior.bind_residuals(lambda: residuals(beta.detach()).square().sum(-1), n)
 
     def draws(gradients: int, label: str) -> tuple[Array, int]:
-        cost = 2 if "second_gradient" in sampler.needs else 1
+        cost = sampler.gradients_per_step
         settings: Any = {"thinning": THINNING, "freeze": False, "label": label}
         return sample(sampler, steps=gradients // cost, gradient=gradient, **settings)[0], cost
 
