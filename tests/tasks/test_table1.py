@@ -122,7 +122,7 @@ def test_layers_are_left_out_with_one_line_where_their_file_is_not(
     started: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     reproduce.main(ROOT, ["table1", f"--out={tmp_path}", f"--data-root={tmp_path / 'sets'}"])
-    assert started == [c.name for c in table1.SHEET.runs() if c.name not in LAYER_CELLS]
+    assert started == [c.name for c in table1.cells() if c.name not in LAYER_CELLS]
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "18 cells on SPE10 layers are left out" in error
@@ -137,7 +137,7 @@ def test_layers_are_run_where_their_file_is(
     (tmp_path / "spe10").mkdir()
     (tmp_path / "spe10" / name).touch()
     reproduce.main(ROOT, ["table1", f"--out={tmp_path}", f"--data-root={tmp_path}"])
-    assert started == [c.name for c in table1.SHEET.runs()]
+    assert started == [c.name for c in table1.cells()]
     assert capsys.readouterr().err == ""
 
 
@@ -231,6 +231,26 @@ def result(
             "ensemble_val": {"relative_l2_mean_percent": val},
         }
     }
+
+
+def test_references_know_nothing_or_the_sum_of_the_rates(tmp_path: Path) -> None:
+    """Beside projections of the test flows by the training flows' own strengths."""
+    options: dict[str, Any] = {"root": str(tmp_path), "num_samples": 60}
+    found = table1.references(tmp_path, **options)["errors_percent"]
+    data = PDESourceData(**options)
+    data.prepare_data()
+    data.setup()
+    flows, rates = np.asarray(data.data.velocity), np.asarray(data.data.strengths).sum(1)
+    train, test = slice(0, 48), slice(48, 60)
+    mean = flows[train].mean(0)
+    slope = np.polyfit(rates[train], flows[train] - mean, 1)
+    fitted = mean + np.outer(rates[test], slope[0]) + slope[1]
+    size = np.linalg.norm(flows[test], axis=1)
+    for name, predicted in (("mean field", mean), ("sum of the rates", fitted)):
+        errors = 100 * np.linalg.norm(flows[test] - predicted, axis=1) / size
+        assert found[name]["mean"] == pytest.approx(errors.mean(), rel=1e-5)
+        assert found[name]["median"] == pytest.approx(np.median(errors), rel=1e-5)
+    assert found["sum of the rates"]["mean"] < 0.8 * found["mean field"]["mean"]
 
 
 def rows(text: str) -> list[list[str]]:

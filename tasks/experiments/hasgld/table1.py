@@ -14,23 +14,56 @@ All beginnings get about as many gradients; a step of an adapting HASGLD takes t
 
 The paper says of the field only "permeability field of SPE10 model". These cells are on the
 embedded synthetic field of that character. Further ones run ``burnin``, with the same steps, on k_x
-of three SPE10 layers; they are left out where the SPE10 file is not at hand.
+of three SPE10 layers; they are left out where the SPE10 file is not at hand. ``references`` are
+predictions without a network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from tasks.data.pde_source import SPE10_NAMES, SPE10_URL, find_spe10
-from tasks.experiments.experiment import Experiment
+import numpy as np
+
+from tasks.data.pde_source import SPE10_NAMES, SPE10_URL, PDESourceData, find_spe10
+from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.sheet import sheet
-from tasks.experiments.tables import Results, Row, Table, paper_row
+from tasks.experiments.tables import Column, Results, Row, Table, paper_row
 from tasks.pde_source import TABLE_1
+from tasks.surrogates import Regression, relative_errors
 
 SHEET = sheet("table1")
 METHODS = SHEET.labels
 BUILT = SHEET.built()
 STARTS, LAYERS = SHEET.settings["starts"], SHEET.settings["layers"]
+
+
+def cells() -> list[Cell | Study]:
+    """Return the runs, and the references."""
+    return [*SHEET.runs(), Study("references", references)]
+
+
+def references(folder: Path, **options: Any) -> dict[str, Any]:
+    """Measure two predictions without a network on the test fields.
+
+    They are the mean field, and least squares on the sum of the two rates, all that a network
+    knows which cannot tell the two wells apart.
+
+    Args:
+        folder: Of the cell.
+        **options: Of :class:`~tasks.data.pde_source.PDESourceData`.
+    """
+    data = PDESourceData(**options)
+    data.prepare_data()
+    data.setup()
+    (x, y), (x_test, y_test) = data.arrays("train"), data.arrays("test")
+    found = {}
+    for name, used in (("mean field", 0), ("sum of the rates", 1)):
+        given, asked = (s.clip(min=0).sum((1, 2))[:, None][:, :used] for s in (x, x_test))
+        errors = 100 * relative_errors(Regression.fit(given, y).predict(asked), y_test)
+        found[name] = {"mean": float(errors.mean()), "median": float(np.median(errors))}
+    return {"errors_percent": found}
 
 
 def left_out() -> tuple[list[str], str]:
@@ -45,7 +78,7 @@ def left_out() -> tuple[list[str], str]:
 
 
 def report(results: Results) -> Iterator[str | Table]:
-    """Yield the table of the embedded field, and that of the layers once one is finished."""
+    """Yield the table of the embedded field, of the layers once one is finished, the references."""
     columns = SHEET.made(SHEET.columns)
     rows = [
         paper_row(["*paper*", method], columns, numbers.values())
@@ -57,6 +90,10 @@ def report(results: Results) -> Iterator[str | Table]:
         yield SHEET.settings["of_layers"]
         columns = SHEET.made(SHEET.settings["layer_columns"])
         yield Table(["SPE10 layer", "method"], columns, _rows(LAYERS))
+    found = (results.get("references") or {}).get("errors_percent", {})
+    rows = [Row([name], record=record) for name, record in found.items()]
+    yield "Without a network, on the embedded field:"
+    yield Table(["prediction"], [Column("error", ("mean", "median"), "{:.3g} ({:.3g})")], rows)
 
 
 def _rows(labels: Mapping[str, str]) -> list[Row]:
@@ -69,4 +106,4 @@ def _rows(labels: Mapping[str, str]) -> list[Row]:
     ]
 
 
-EXPERIMENT = Experiment(SHEET.runs, report, SHEET.choices(), left_out)
+EXPERIMENT = Experiment(cells, report, SHEET.choices(), left_out)
