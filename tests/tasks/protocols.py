@@ -1439,6 +1439,6 @@ PROTOCOLS: dict[str, list[Row]] = {
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.
 WITHOUT_A_CHAIN = (
-    "laplace* *-laplace-? *-agreement-? references references-* shift-* bounds outside *-mc-dropout "
-    "*-distilled *-apart cost memory pruned"
+    "laplace* *-laplace-? *-agreement-? references references-* shift-* bounds outside "
+    "*-mc-dropout *-distilled *-apart cost memory pruned"
 )
