@@ -20,6 +20,7 @@ from tests.toy import Toy, ToyData, trainer
 
 def feed(losses: list[float]) -> ChainGuard:
     guard, module = ChainGuard(), Toy(partial(SGLD, lr=0.1), burn_in=1)
+    module.select()
     module.chain.build()
     for step, loss in enumerate(losses, 1):
         module.chain.steps, module.chain.last_loss = step, torch.tensor(loss)
@@ -96,6 +97,7 @@ def test_a_run_that_looks_late_ends_as_one_that_looks_at_once(
 def test_a_gradient_that_is_not_finite_keeps_no_checkpoint(late: None, tmp_path: Path) -> None:
     """Without a guard, the sampler's own look is the last one before a file is written."""
     module = Toy(partial(SGLD, lr=1e-3), burn_in=1)
+    module.select()
     module.chain.build()
     module.chain.bind(ToyData().train_dataloader())
     for _ in range(3):
