@@ -298,10 +298,14 @@ def test_draw_budget_spaces_draws_evenly_and_the_ensemble_takes_all(tmp_path: Pa
 
 
 def test_draw_budget_counts_the_steps_of_epochs(tmp_path: Path) -> None:
-    """13 epochs of 4 steps: 21 draws are due, a sixth of which is stored."""
+    """13 epochs of 4 steps: 21 draws are due; every sixth is stored, with one weight."""
     module = Toy(burn_in=10, thinning=2, draw_budget=4)
     trainer(tmp_path, -1, max_epochs=13).fit(module, datamodule=ToyData())
-    assert len(load_posterior(tmp_path, Toy())) == 4
+    posterior = load_posterior(tmp_path, Toy())
+    (store,) = posterior.stores
+    assert [draw.step for draw in store.draws] == [12, 24, 36, 48]
+    assert [draw.weight / store.draws[0].weight for draw in store.draws] == [1, 1, 1, 1]
+    torch.testing.assert_close(posterior.weights, posterior.weights.new_full((4,), 0.25))
 
 
 def test_a_stored_draw_weighs_as_those_that_it_stands_for(tmp_path: Path) -> None:

@@ -27,6 +27,23 @@ def test_field_is_a_function_of_position_and_seed():
     np.testing.assert_array_equal(stretched, field)
 
 
+def test_channels_are_sums_of_waves_of_their_lengths():
+    """The documented formula, wave by wave."""
+    grid, seed, fields = Grid(7, 5), 3, []
+    lengths = ((0.10, 0.35), (0.03, 0.08), (0.03, 0.08))
+    for stream, (lx, ly) in zip(np.random.SeedSequence(seed).spawn(3), lengths, strict=True):
+        rng = np.random.default_rng(stream)
+        kx, ky = rng.standard_normal((2, 1500))
+        phase = rng.uniform(0.0, 2 * np.pi, 1500)
+        x, y = np.moveaxis(grid.cell_centres(), -1, 0)
+        waves = np.cos(x[..., None] * kx / lx + y[..., None] * ky / ly + phase)
+        fields.append(np.sqrt(2 / 1500) * waves.sum(-1))
+    g1, g2, g3 = fields
+    expected = np.where(np.abs(g1 + 0.25 * g2) < 0.45, 2.9 + 0.6 * g3, -1 + g3).clip(-3, 4.3)
+    found = np.log10(channelised_permeability(grid, seed))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
 def test_negative_seed_is_refused():
     with pytest.raises(PdeError, match="seed -2"):
         channelised_permeability(Grid(3, 3), -2)

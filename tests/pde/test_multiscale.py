@@ -66,6 +66,22 @@ def test_the_velocity_is_the_best_of_the_span():
     assert blocks.sum() == grid.num_cells
 
 
+def test_coefficients_are_the_flows_between_blocks():
+    """A row of the basis passes a flow of one through its edge.
+
+    Edges between blocks in x come first, then in y, then the open sides.
+    """
+    grid = Grid(8, 6, lx=2.0, ly=1.0)
+    kappa = np.exp(np.random.default_rng(0).standard_normal(grid.shape))
+    found = MultiscaleSolver(grid, (4, 2)).solve(kappa, 0.3, LEFT_TO_RIGHT)
+    vertical, horizontal = grid.split(found.solution.velocity * grid.edge_lengths())
+    across_x = vertical.reshape(2, 3, 9).sum(1)
+    across_y = horizontal.reshape(7, 4, 2).sum(2)
+    flows = [across_x[:, 2:-1:2], across_y[3:4], -across_x[:, :1], across_x[:, -1:]]
+    expected = np.concatenate([np.ravel(part) for part in flows])
+    np.testing.assert_allclose(found.coefficients, expected, rtol=1e-9)
+
+
 def test_finer_blocks_come_closer():
     grid = Grid(48, 48)
     for kind, mean, worst in (("additive", 6.0, 0.05), ("lognormal", 0.0, 0.25)):

@@ -58,6 +58,18 @@ def test_a_well_takes_what_the_others_give():
     np.testing.assert_allclose(still, 0.5, rtol=1e-9)
 
 
+def test_rates_are_those_given_on_unlike_cells_too():
+    grid = Grid.of_spacing([0.1, 0.5, 0.2, 0.9], [0.3, 0.05, 0.7])
+    kappa = np.exp(np.random.default_rng(0).standard_normal(grid.shape))
+    wells = [Well(0.05, 0.1, rate=0.7), Well(1.2, 0.6, rate=-0.2), Well(0.4, 0.33)]
+    solver = DarcySolver(grid, kappa, wells=wells)
+    source = np.zeros(grid.shape)
+    source[2, 2] = 1.5
+    rest = -(0.7 - 0.2 + 1.5 * grid.cell_areas[2, 2])
+    rates = solver.well_rates(solver.solve(source), source)
+    np.testing.assert_allclose(rates, [0.7, -0.2, rest], rtol=0, atol=1e-10)
+
+
 def test_rates_that_do_not_balance_are_refused():
     grid, kappa = Grid(4, 4), np.ones((4, 4))
     with pytest.raises(IncompatibleSourceError, match="must sum to zero"):

@@ -522,8 +522,14 @@ def test_a_smooth_mlp_has_first_weights_that_are_a_gaussian_field() -> None:
 def test_a_smooth_mlp_fits_to_data_in_its_own_precision() -> None:
     net = SmoothMLP((4,)).double()
     fit_network(net, torch.rand(5, 16), 3)
-    assert net(torch.rand(2, 16).double()).dtype == torch.float64
+    made = SmoothMLP((4,), inputs=16, outputs=3).double()
+    made.layers.load_state_dict(net.layers.state_dict())
+    x = torch.rand(2, 16).double()
+    expected = net(x)
+    assert expected.dtype == torch.float64
+    torch.testing.assert_close(expected, made(x), rtol=1e-6, atol=1e-6)  # made's is of float32
     fit_network(net, torch.rand(5, 16), 3)  # again, as a second run does
+    assert torch.equal(net(x), expected)
 
 
 def test_a_smooth_mlp_refuses_what_is_no_square_image() -> None:

@@ -131,10 +131,43 @@ def test_choices_find_their_numbers_in_recorded_results(name: str) -> None:
             assert any(column.text(run) not in ("", "-") for run in results.values() if run)
 
 
+#: The figures of recorded experiments, of those that have any.
+FIGURES = {
+    "a9a": ["a9a"],
+    "australian": ["australian"],
+    "hasgld_gaussian": ["hasgld-gaussian"],
+    "kdd99_posterior": ["kdd99-posterior-marginals", "kdd99-posterior-errors"],
+    "leaderboard": ["leaderboard"],
+    "mnist79": ["mnist79-marginals", "mnist79-errors"],
+    "psgld_gaussian": ["psgld-gaussian"],
+    "psgld_mnist": ["temperature"],
+    "sgfs_mnist": ["sgfs_mnist"],
+    "spike_slab": ["spike-slab"],
+    "table2": ["modes", "shift_additive", "shift_lognormal"],
+    "theory": ["theory"],
+}
+#: Those of arrays that only a run leaves.
+OF_A_RUN = {
+    "kdd99-posterior-marginals": "moments.npz",
+    "mnist79-marginals": "moments.npz",
+    "spike-slab": "curves.npz",
+}
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_figures_need_no_file_that_is_not_kept(name: str, tmp_path: Path) -> None:
-    """``--show --measured`` leaves out a figure whose arrays are not there."""
-    reproduce.load(name).figures(recorded(name), tmp_path)
+    """``--show --measured`` leaves out a figure whose arrays are not there, and says so."""
+    from matplotlib.figure import Figure
+
+    figures = reproduce.load(name).figures(recorded(name), tmp_path)
+    assert list(figures) == FIGURES.get(name, [])
+    for title, figure in figures.items():
+        if title in OF_A_RUN:
+            assert isinstance(figure, str)
+            assert OF_A_RUN[title] in figure
+        else:
+            assert isinstance(figure, Figure)
+            assert figure.axes
 
 
 def test_overrides_become_a_command_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,14 @@ def test_a_surrogate_has_a_scale_of_each_field() -> None:
 
 
 def test_a_network_of_the_scale_may_have_open_sizes() -> None:
-    task = RegressionTask(MLP([4]), SAMPLER, noise="input", noise_net=MLP([3], outputs=None))
+    """log sigma = log_noise + noise_spread g."""
+    task = RegressionTask(
+        MLP([4]), SAMPLER, noise="input", noise_net=MLP([3], outputs=None),
+        noise_spread=0.7, initial_noise=0.4,
+    )  # fmt: skip
     task._fit_networks(torch.randn(6, 5), 1)
-    assert task.outputs(torch.randn(6, 5))[1].shape == (6, 1)
+    x = torch.randn(6, 5)
+    found = task.outputs(x)[1]
+    assert found.shape == (6, 1)
+    assert task.noise_net is not None
+    torch.testing.assert_close(found, 0.7 * task.noise_net(x) + math.log(0.4))

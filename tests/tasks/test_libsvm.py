@@ -166,8 +166,11 @@ def test_a9a_has_123_features_though_its_test_file_ends_before(tmp_path: Path) -
     written(tmp_path, "-1 122:1\n", "libsvm/a9a.t")
     module = A9AData(str(tmp_path), batch_size=2)
     module.setup()
-    assert module.arrays("train")[0].shape == (2, 123)
-    assert module.arrays("test")[0].shape == (1, 123)
+    train, test = np.zeros((2, 123)), np.zeros((1, 123))
+    train[0, [2, 122]] = train[1, 4] = test[0, 121] = 1
+    for name, x, y in (("train", train, [0, 1]), ("test", test, [0])):
+        np.testing.assert_array_equal(module.arrays(name)[0], x)
+        np.testing.assert_array_equal(module.arrays(name)[1], y)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import partial
 from pathlib import Path
@@ -421,16 +422,36 @@ def test_held_out_scale_needs_held_out_data(tmp_path: Path) -> None:
 
 
 def test_residuals_outlive_the_gradients_of_single_examples(tmp_path: Path) -> None:
-    """A Fisher metric traces the NLL for weights of no linear layer, such as ``log_noise``."""
-    make = partial(SGLD, lr=1e-5, prior=GaussianPrior(4.0), preconditioner=DiagonalFisher())
-    module = RegressionTask(
-        nn.Linear(3, 1),
-        make,
-        noise="learned",
-        burn_in=4,
-    )
-    trainer(tmp_path, 8, limit_val_batches=0).fit(module, datamodule=CubedData())
-    assert math.isfinite(module.progress()["error"])
+    """A Fisher metric traces the NLL for weights of no linear layer, such as ``log_noise``.
+
+    The error that is shown is that of a step's minibatch at the weights before it.
+    """
+    torch.manual_seed(0)
+    nets: list[nn.Module] = []
+    shown: list[float] = []
+
+    class Watch(L.Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+            nets.append(copy.deepcopy(pl_module.net))
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+            shown.append(pl_module.progress()["error"])
+
+    make = partial(SGLD, lr=1.0, prior=GaussianPrior(4.0), preconditioner=DiagonalFisher())
+    module = RegressionTask(nn.Linear(3, 1), make, noise="learned", burn_in=4)
+    trainer(tmp_path, 8, [Watch()], limit_val_batches=0).fit(module, datamodule=CubedData())
+    stream = module.chain.stream
+    assert stream is not None
+
+    @torch.no_grad()
+    def error(step: int, net: nn.Module) -> float:
+        x, y = stream.at(step)
+        return float((y - net(x)).square().mean().sqrt())
+
+    assert len(shown) == 8
+    for step, after in zip(range(4, 8), (*nets[5:], module.net), strict=True):
+        assert shown[step] == pytest.approx(error(step, nets[step]), rel=1e-6)
+        assert shown[step] != pytest.approx(error(step, after), rel=1e-4)
 
 
 class _Whole(CubedData):

@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_sgmcmc import GaussianPrior, Identity, Preconditioner, RMSProp, Target
 from lightning_sgmcmc.adaptation import leading_directions
 from lightning_sgmcmc.adaptation.directions import spectrum
+from lightning_sgmcmc.common.vectors import flatten, unflatten
 
 N, D = 40, 12
 PRECISION = 0.5
@@ -47,6 +48,17 @@ def metric(params: list[Tensor], chain_dims: int = 0) -> tuple[Preconditioner, n
     parts = [scale[:5], scale[5:]]
     C.update([g.expand(p.shape).clone() for g, p in zip(parts, params, strict=True)])
     return C, 1 / (scale.double().numpy() + 1e-5)
+
+
+class Dense(Identity):
+    """C = a full matrix."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.matrix = matrix
+
+    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+        return unflatten(self.matrix @ flatten(vectors), vectors)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
@@ -106,6 +118,22 @@ def test_masked_weights_take_no_part() -> None:
     assert found.vectors[:, [0, 7]].abs().max() == 0
 
 
+def test_masked_weights_take_no_part_under_a_dense_metric() -> None:
+    """C and H without these rows and columns, by SciPy: H v = lambda C^-1 v."""
+    target, batches, H = quadratic(D)
+    root = np.random.default_rng(5).standard_normal((D, D))
+    C = root @ root.T + np.eye(D)
+    keep = np.ones(D)
+    keep[[0, 7]] = 0
+    masks = [torch.tensor(keep)[:5], torch.tensor(keep)[5:]]
+    metric = Dense(torch.tensor(C))
+    found = leading_directions(target, metric, batches, 3, iterations=D, masks=masks)
+    free = np.ix_(keep > 0, keep > 0)
+    expected = eigh(H[free], np.linalg.inv(C[free]), eigvals_only=True)[::-1][:3]
+    assert found.eigenvalues.numpy() == pytest.approx(expected, rel=1e-9)
+    assert found.vectors[:, [0, 7]].abs().max() == 0
+
+
 @pytest.mark.parametrize("chains", [None, 2])
 def test_the_spectrum_of_a_covector(chains: int | None) -> None:
     """Gauss quadrature: moments up to 2 n - 1 exactly, and H^-1 from all products."""
@@ -151,15 +179,10 @@ def test_rounding_does_not_grow_from_product_to_product() -> None:
     X = rng.standard_normal((400, size))
     root = rng.standard_normal((size, size)) / size**0.5 + np.eye(size)
     C = torch.tensor(root @ root.T, dtype=torch.float32)
-
-    class Dense(Identity):
-        def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
-            return [vectors[0] @ C]
-
     theta = torch.zeros(size, requires_grad=True)
     x = torch.tensor(X, dtype=torch.float32)
     target = Target(lambda batch: 0.5 * (batch @ theta) ** 2, [theta], 400)
-    metric = Dense()
+    metric = Dense(C)
     metric.attach([theta])
     found = leading_directions(target, metric, [x], size, iterations=size)
     values = eigh(X.T @ X / 400, np.linalg.inv(C.double().numpy()), eigvals_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, SMILE, BatchStream, Gauss
 from lightning_sgmcmc.adaptation import StepSize, leading_directions, minibatch_noise
 from lightning_sgmcmc.adaptation.directions import spectrum
 from lightning_sgmcmc.adaptation.excess import BatchLaw
-from lightning_sgmcmc.adaptation.gradients import plans, slowest_curvature
+from lightning_sgmcmc.adaptation.gradients import Plan, plans, slowest_curvature
 from lightning_sgmcmc.adaptation.heating import Heating, batch_law, jacobian, measure, scores_of
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
@@ -95,6 +95,17 @@ def heating_of(chain: Chain) -> Heating:
     return measure(chain, directions, J, batches, scores_of(chain.target))
 
 
+def plans_of(chain: Chain, masks: list[Tensor] | None = None) -> list[Plan]:
+    """Return the kinds of gradients that a chain may take where its burn-in ends."""
+    assert chain.stream is not None
+    assert chain.target is not None
+    chain.steps = 10
+    batches = [chain.stream.at(i) for i in range(10)]
+    C = chain.sampler.preconditioner
+    directions = leading_directions(chain.target, C, batches, masks=masks)
+    return plans(chain, directions, jacobian(chain, batches[0]), batches)
+
+
 @pytest.mark.parametrize("mu", [0.0, 0.9])
 def test_directions_and_predictions_are_those_of_a_dense_chain(mu: float) -> None:
     """All directions are leading ones: the chain's covariance, by SciPy, is 1 + e times the truth.
@@ -149,6 +160,61 @@ def test_what_leading_directions_leave_of_predictions() -> None:
     assert found.variance[2] == pytest.approx(np.var(task.u @ rest), rel=1e-6)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+def test_the_energy_along_stiff_directions_is_that_of_the_whole_gradient(
+    temperature: float,
+) -> None:
+    """N g^2 / lambda of a quadratic, g of the likelihood and the prior, away from the mode."""
+    make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0), temperature=temperature)
+    chain = chain_of(make)
+    task = chain.task
+    assert isinstance(task, Linear)
+    values, vectors = np.linalg.eigh(task.A)
+    away = 50 * vectors @ (1 / np.sqrt(values))  # as much energy along all directions
+    with torch.no_grad():
+        task.net.weight.add_(torch.tensor(away)[None])
+    found = heating_of(chain)
+    residual = task.X @ task.net.weight.detach().numpy()[0] - task.y
+    errors = np.std((residual[:, None] * task.X) @ vectors, axis=0) / np.sqrt(N)
+    force = np.abs(vectors.T @ task.A @ away) / N - 3 * errors
+    expected = (N * force.clip(0) ** 2 / (values / N)).max()
+    assert found.energy == pytest.approx(expected, rel=1e-6)
+    assert found.energy > 100
+    # The noise is set beside a tenth of that energy on the way, and beside T where there is none.
+    far = found.on_the_way(temperature)
+    lr = 0.1 / found.curvature[0]
+    bias = found.noiseless().excess(chain.sampler, lr)[:D]
+    noise, reduced = (h.excess(chain.sampler, lr)[:D] - bias for h in (found, far))
+    assert reduced == pytest.approx(noise * 10 * temperature / expected, rel=1e-6)
+
+
+def test_the_typical_variance_is_that_of_the_weights_that_move() -> None:
+    """tr V over 40 of 400 weights, by two random directions: within a factor of two or so."""
+    task = Linear(scales=np.full(400, 0.1))
+    make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0))
+    chain, batch = chain_of(make, task=task), task.data()
+    mask = (torch.arange(400) < 40).double()[None]
+    chain.sampler.set_masks([mask])
+    assert chain.target is not None
+    u = (task.X @ task.net.weight.detach().numpy()[0] - task.y)[:, None] * task.X
+    C = chain.sampler.preconditioner
+    directions = leading_directions(chain.target, C, [batch], 2, masks=[mask])
+    J = jacobian(chain, batch)
+    found = measure(chain, directions, J, [batch], scores_of(chain.target))
+    assert found.typical_variance == pytest.approx(u[:, :40].var(0).mean(), rel=0.7)
+
+
+def test_predictions_have_no_part_in_masked_weights() -> None:
+    chain = chain_of(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)))
+    mask = torch.tensor([[1.0, 0.0, 0.0, 1.0]]).double()
+    chain.sampler.set_masks([mask])
+    task = chain.task
+    assert isinstance(task, Linear)
+    x, y = task.data()
+    found = jacobian(chain, (x[:8], y[:8]))
+    assert found.numpy() == pytest.approx(task.X[:8] * mask.numpy())
+
+
 def test_the_law_of_the_batches() -> None:
     chain = chain_of(partial(SGLD, lr="auto"), "reshuffled")
     assert batch_law(chain, 0) == BatchLaw(N, BATCH, True)
@@ -195,6 +261,24 @@ def test_a_thermostat_cools_what_has_no_noise(kind: Any) -> None:
     even = replace(one, variance=np.full(2, sd**2 / 2), whole=True)
     assert even.worst(sampler, lr).value < 0.02
     assert 1 + one.excess(sampler, lr) == pytest.approx([hot, cold], abs=0.02)
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 0.9])
+def test_a_thermostat_takes_the_heat_of_the_velocities_before_and_after_its_friction(
+    mu: float,
+) -> None:
+    """v <- mu (v - kick) from zero on: the mean of v^2 before and after the factor mu."""
+    lr, variance, size, batch = 0.01, 3.0, 50, 5
+    sampler = SGNHT([nn.Parameter(torch.zeros(3))], lr, num_data=size, momentum=mu, temperature=2.0)
+    # Of grad U by a minibatch, times the squared time step.
+    kick = 2 * lr / ((1 + mu) * size) * size**2 * variance / batch
+    after = 0.0
+    for _ in range(2000):
+        before = after + kick
+        after = mu**2 * before
+    law = BatchLaw(size, batch, False)
+    one = Heating(np.ones(1), np.ones(1), 1, np.ones((0, 1)), law, typical_variance=variance)
+    assert one.cooling(sampler, lr) == pytest.approx((before + after) / 2 / sampler.temperature)
 
 
 def test_sgfs_has_no_error_where_its_law_is_exact() -> None:
@@ -346,17 +430,41 @@ def test_from_a_draw_draws_are_twice_as_far_in_the_square_as_from_a_mode() -> No
         chain_of(make, "reshuffled", gradients="auto"),
         chain_of(make, "reshuffled", draws=draws, gradients="auto", burn_in_optimizer=adam),
     ]
-    found = []
-    for chain in chains:
-        assert chain.stream is not None
-        assert chain.target is not None
-        chain.steps = 10
-        batches = [chain.stream.at(i) for i in range(10)]
-        directions = leading_directions(chain.target, chain.sampler.preconditioner, batches)
-        options = plans(chain, directions, jacobian(chain, batches[0]), batches)
-        found += [p.heating for p in options if p.kind is ControlVariate]
+    found = [p.heating for chain in chains for p in plans_of(chain) if p.kind is ControlVariate]
     of_a_draw, of_a_mode = found
     assert of_a_draw.variance == pytest.approx(2 * of_a_mode.variance)
+
+
+def test_the_noise_of_a_control_variate_is_in_proportion_to_the_temperature() -> None:
+    """On a linear model it is the squared distance from the centre, of mean T H^-1 / N."""
+    found = []
+    for temperature in (1.0, 0.25):
+        make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0), temperature=temperature)
+        options = plans_of(chain_of(make, "reshuffled", gradients="auto"))
+        found += [p.heating.variance for p in options if p.kind is ControlVariate]
+    assert found[1] == pytest.approx(0.25 * found[0])
+
+
+def test_masked_weights_take_no_part_in_the_noise_of_any_gradients() -> None:
+    """Whatever the feature of a weight that is held at zero."""
+    mask = torch.tensor([[1.0, 0.0, 1.0, 1.0]]).double()
+    found = []
+    for times in (1.0, 7.0):
+        task = Linear()
+        start = task.net.weight.detach().clone()
+        task.X = task.X * np.array([1.0, times, 1.0, 1.0])
+        make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0))
+        chain = chain_of(make, "reshuffled", task, gradients="auto")
+        with torch.no_grad():
+            task.net.weight.copy_(start)
+        chain.sampler.set_masks([mask])
+        options = plans_of(chain, [mask])
+        assert len(options) == 3
+        found.append([asdict(p.heating) for p in options])
+    for one, other in zip(*found, strict=True):
+        for name, value in one.items():
+            if name != "law":
+                assert other[name] == pytest.approx(value, rel=1e-6), name
 
 
 def test_a_centre_from_which_the_chain_went_down_follows_it() -> None:

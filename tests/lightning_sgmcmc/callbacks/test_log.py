@@ -154,11 +154,16 @@ def test_rows_that_are_missing_or_changed_are_named(tmp_path: Path) -> None:
 
 def test_values_are_written_at_intervals(tmp_path: Path) -> None:
     patient, eager = CSVLog(tmp_path / "patient", every=1e6), CSVLog(tmp_path / "eager", every=-1)
+    values = [0.5, -2.0, 7.0]
     for log in (patient, eager):
-        for step in range(3):
-            log.log_metrics({"a": 1.0}, step=step)
+        for step, value in enumerate(values):
+            log.log_metrics({"a": value}, step=step)
+    whole = table([(step, "a", value) for step, value in enumerate(values)])
     assert not patient.path.exists()
-    assert eager.path.is_file()
+    assert read(eager.folder) == whole[:1]  # the last two steps may still get values
+    for log in (patient, eager):
+        log.finalize("success")
+        assert read(log.folder) == whole
 
 
 class Logging(Toy):

@@ -108,6 +108,41 @@ def test_any_vectors_give_the_stated_temperature(stated: float) -> None:
     assert abs(measured.deviation - 1) < 4 * measured.deviation_error
 
 
+@pytest.mark.parametrize(("size", "moves"), [(1.0, 1.2), (1.0, 0.02), (1e-3, 2.0)])  # or hardly
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("chains", [1, 5])
+def test_the_verdict_does_not_depend_on_the_unit_of_the_energy(
+    chains: int, summed: bool, exact: bool, size: float, moves: float
+) -> None:
+    """A chain of exp(-U / T) is one of exp(-U') for U' = U / T.
+
+    Fields v = (grad^2 U)^-1 a are in proportion to 1 / T; v' grad U is the same.
+    """
+    rng, stated = np.random.default_rng(0), 0.3
+    shape = (chains, 64, 3)
+    values = size * rng.standard_normal(shape)
+    forces = moves * values + 0.1 * size * rng.standard_normal(shape) + 1
+    spreads = 1 + 0.1 * rng.random(shape)
+    bends = 0.2 * size * rng.standard_normal(shape)
+    drawn = 0.5 * np.ones(shape) if exact else None
+    sums = np.stack([size**2 * moves + bends[..., 1], bends[..., 0] / 10, spreads[..., 0]], -1)
+
+    def found(T: float) -> dict[str, float]:
+        of_all = sums / np.array([1.0, T, T]) if summed else None
+        one = predictive_temperature(values, forces, spreads / T, bends / T, T, drawn, of_all)
+        return {
+            "temperature": one.temperature.value / T,
+            "error": one.temperature.standard_error / T,
+            "deviation": one.deviation,
+            "deviation_error": one.deviation_error,
+            "mean_error": one.mean_error,
+            "mean_error_significance": one.mean_error_significance,
+        }
+
+    assert found(stated) == pytest.approx(found(1.0), rel=1e-9)
+
+
 def test_the_mean_error_is_in_deviations() -> None:
     """All chains off by half a unit: the root mean square of u' J shift over deviations."""
     x, gradient = gaussian(np.ones(4), shift=0.5)

@@ -93,6 +93,16 @@ def test_metrics_count_each_output() -> None:
     assert found["width_90"] == pytest.approx(float(2 * half.mean()))
 
 
+@pytest.mark.parametrize("count", [8, 9, 18, 19])
+def test_a_level_needs_p_over_1_minus_p_calibration_examples(count: int) -> None:
+    """Nine for 90 % and nineteen for 95 %; with one less there is no band."""
+    y = torch.arange(1.0, count + 1.0, dtype=torch.float64)[:, None]
+    law = moments(torch.zeros_like(y), torch.ones_like(y))
+    found = Conformal(law, y).metrics(law, y)
+    needed = {"coverage_50": 1, "coverage_90": 9, "coverage_95": 19}
+    assert needed.keys() & found.keys() == {name for name, n in needed.items() if n <= count}
+
+
 def test_an_output_that_is_never_wrong_has_a_band_of_no_width() -> None:
     zero = torch.zeros(30, 1, dtype=torch.float64)
     bands = Conformal(moments(zero, zero), zero)

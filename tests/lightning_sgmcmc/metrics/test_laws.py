@@ -119,6 +119,17 @@ def test_interval_of_a_normal_mixture_of_normals(probability: float) -> None:
     np.testing.assert_allclose([float(lower), float(upper)], expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["each", "of outputs", "one"])
+@pytest.mark.parametrize("chosen", [[False, True, False, True], slice(2, None)])
+def test_some_outputs_have_their_own_noise(kind: str, chosen: Any) -> None:
+    mean = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
+    noises = {"each": mean + 1, "of outputs": (mean + 1)[:1] ** 2, "one": torch.full((3, 1), 2.0)}
+    whole = Moments(Normal, mean, 1 + mean / 10, noises[kind])
+    some = whole.outputs(torch.tensor(chosen) if isinstance(chosen, list) else chosen)
+    torch.testing.assert_close(some.mean, mean[:, chosen])
+    torch.testing.assert_close(some.std, whole.std[:, chosen])
+
+
 @pytest.mark.parametrize("probability", [0.0, 1.0, 90, float("nan")])
 def test_probability_lies_within_0_and_1(probability: float) -> None:
     found = Moments(Normal, X, X, X)

@@ -84,6 +84,16 @@ def test_a_step_at_which_an_unused_weight_would_diverge_is_refused() -> None:
         preconditioner.check(0.2, 10, 1.0)
 
 
+def test_the_unused_weight_of_any_tensor_counts() -> None:
+    """C = 100 of the first of three weights alone: lr C / (N v) = 2 at lr = .04."""
+    preconditioner = DecayingRMSProp(eps=1e-4)
+    preconditioner.attach([torch.zeros(2), torch.zeros(1)])
+    preconditioner.update([torch.tensor([0.0, 10.0]), torch.tensor([5.0])])  # D = g^2
+    preconditioner.check(lr=0.039, num_data=10, prior_precision=5.0)
+    with pytest.raises(ValueError, match="is at least 2"):
+        preconditioner.check(lr=0.041, num_data=10, prior_precision=5.0)
+
+
 def test_sgld_takes_it() -> None:
     theta = torch.ones(3, requires_grad=True)
     prior = GaussianPrior(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -350,3 +351,152 @@ def test_stacked_chains_have_metrics_of_their_own(name: str) -> None:
             expected = alone.apply_([torch.ones_like(p) for p in twin.params])
         for f, e in zip(found, expected, strict=True):
             assert torch.allclose(f[k], e, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [DiagonalFisher, QuasiDiagonalFisher])
+def test_the_floor_of_a_stacked_chain_is_of_its_own_diagonal(kind: Build) -> None:
+    """Two chains, one of squares ten thousand times as large."""
+    squares = [torch.tensor([[1.0, 2.0], [1e4, 3e4]]), torch.tensor([[[3.0]], [[2e4]]])]
+    metric: Any = kind(eps=0.25, floor=0.5)
+    metric.attach([torch.zeros(2, 2), torch.zeros(2, 1, 1)], 1)
+    state = {"squares": squares, "updates": 1, "batch_size": 4}
+    metric.load_state_dict(metric.state_dict() | state)
+    floors = 0.25 + 0.5 * torch.tensor([2.0, 2e4])
+    torch.testing.assert_close(metric.inverse()[0], squares[0] + floors[:, None])
+    torch.testing.assert_close(metric.inverse()[1], squares[1] + floors[:, None, None])
+
+
+class Fit:
+    """A linear layer of one output, squared errors as its likelihood, and a metric that sees it."""
+
+    def __init__(
+        self,
+        metric: Fisher,
+        width: int,
+        bias: bool = False,
+        dtype: torch.dtype = torch.float64,
+        **shared: Any,
+    ) -> None:
+        torch.manual_seed(0)
+        self.net, self.metric = nn.Linear(width, 1, bias=bias, dtype=dtype), metric
+        self.params = list(self.net.parameters())
+        self.target = Target(self.nll, self.params, 100)
+        names = [name for name, _ in self.net.named_parameters()]
+        self.target.per_example = PerExample(self.net, names, self.params, self.nll, **shared)
+        metric.attach(self.params)
+        metric.bind(self.target)
+
+    def nll(self, batch: Any) -> Tensor:
+        return 0.5 * (self.net(batch[0])[:, 0] - batch[1]) ** 2
+
+    def see(self, x: Tensor, y: Tensor) -> None:
+        self.target.use((x, y))
+        self.net.zero_grad()
+        with self.target.recording():
+            self.nll((x, y)).mean().backward()
+        with torch.no_grad():
+            self.metric.update([p.grad for p in self.params])
+
+    def times(self, *v: Tensor) -> list[Tensor]:
+        """Return C v."""
+        return self.metric.apply_([part.clone() for part in v])
+
+    def C(self, width: int) -> Tensor:  # noqa: N802
+        """Return C of a layer without biases."""
+        return torch.stack([self.times(e[None])[0][0] for e in torch.eye(width).double()])
+
+
+def minibatches(count: int, n: int, width: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    both = torch.randn(count, n, width + 1, generator=generator, dtype=torch.float64)
+    return [(each[:, 1:], each[:, 0]) for each in both]
+
+
+def test_ranks_that_share_a_minibatch_have_the_unbiased_covariance_too() -> None:
+    """One rank that reduces over itself alone, against one that does not reduce."""
+    one = Fit(FullFisher(eps=0.1, centred=True), 4)
+    shared = Fit(FullFisher(eps=0.1, centred=True), 4, reduce=lambda tensors: None)
+    v = torch.ones(1, 4).double()
+    for x, y in minibatches(3, 5, 4):
+        one.see(x, y)
+        shared.see(x, y)
+        torch.testing.assert_close(shared.times(v), one.times(v))
+        torch.testing.assert_close(shared.metric.inverse_norm([v]), one.metric.inverse_norm([v]))
+
+
+def test_the_shifted_solve_scales_what_is_added_to_the_diagonal_too() -> None:
+    """(scale (J + damping) + shift)^-1 by torch, J from the metric's own C."""
+    fit = Fit(FullFisher(eps=0.5, floor=2.0), 4)
+    for x, y in minibatches(3, 5, 4):
+        fit.see(x, y)
+    shift = torch.tensor([1.0, 0.0, 3.0, 0.5]).double()
+    v = torch.tensor([1.0, -2.0, 0.5, 4.0]).double()
+    expected = torch.linalg.solve(3.0 * torch.linalg.inv(fit.C(4)) + torch.diag(shift), v)
+    metric: Any = fit.metric
+    found = metric.solve_shifted([v[None].clone()], 3.0, [shift[None]])[0][0]
+    torch.testing.assert_close(found, expected)
+
+
+def test_low_rank_updates_lose_at_most_half_of_eps() -> None:
+    """A weight whose input is always zero has C between 1 / eps and 2 / eps at any time."""
+    fit = Fit(FullFisher(eps=0.01, memory=0.9), 40)
+    unit = torch.zeros(1, 40).double()
+    unit[0, 7] = 1.0
+    low_rank = 0
+    for x, y in minibatches(40, 2, 40):
+        x[:, 7] = 0.0
+        fit.see(x, y)
+        C = float(fit.times(unit)[0][0, 7])
+        assert 100 * (1 - 1e-9) <= C <= 200 * (1 + 1e-9)
+        low_rank += C > 101
+    assert low_rank > 10
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-15])
+def test_rounding_leaves_no_weight_without_what_is_added(floor: float) -> None:
+    """One example: J has rank one, so that each s_i is eps, below the rounding of J here."""
+    metric = QuasiDiagonalFisher(eps=1e-4, floor=floor)
+    fit = Fit(metric, 50, bias=True, dtype=torch.float32)
+    x = 100 * torch.randn(1, 50, generator=torch.Generator().manual_seed(2))
+    fit.see(x, torch.tensor([1000.0]))
+    smallest = 1e-4 + 0.9 * floor * float(metric.squares[0].mean())
+    assert bool((metric.inverse()[0] >= smallest).all())
+    assert bool(torch.isfinite(metric.root()[0]).all())
+
+
+@each_metric
+def test_a_metric_that_returns_to_its_start_is_the_identity(name: str) -> None:
+    metric = METRICS[name]()
+    fit = Fit(metric, 3, bias=True)
+    start = copy.deepcopy(metric.state_dict())
+    for x, y in minibatches(2, 4, 3):
+        fit.see(x, y)
+    v = [torch.tensor([[1.0, 2.0, 3.0]]).double(), torch.tensor([4.0]).double()]
+    assert not torch.allclose(fit.times(*v)[0], v[0])
+    metric.load_state_dict(start)
+    torch.testing.assert_close(fit.times(*v), v)
+
+
+def test_a_root_between_two_factors_is_resumed_to_the_bit() -> None:
+    fits = [Fit(FullFisher(eps=0.01, memory=0.9), 40) for _ in range(2)]
+    v, seen = torch.ones(1, 40).double(), minibatches(8, 2, 40)
+    for batch in seen[:4]:
+        fits[0].see(*batch)
+    fits[1].metric.load_state_dict(fits[0].metric.state_dict())
+    assert torch.equal(fits[0].times(v)[0], fits[1].times(v)[0])
+    for batch in seen[4:]:
+        for fit in fits:
+            fit.see(*batch)
+        assert torch.equal(fits[0].times(v)[0], fits[1].times(v)[0])
+
+
+def test_a_diagonal_start_counts_as_one_minibatch() -> None:
+    """J = (diag S_1 + S_1) / 2, and then (diag S_1 + S_1 + S_2) / 3 for a plain average."""
+    fit = Fit(FullFisher(eps=0.01, power=1.0, diagonal_start=True), 4)
+    total, eye = torch.zeros(4, 4).double(), torch.eye(4).double()
+    for i, (x, y) in enumerate(minibatches(2, 3, 4)):
+        fit.see(x, y)
+        g = (fit.net(x)[:, 0] - y).detach()[:, None] * x
+        S = g.mT @ g / 3
+        total += S if i else S + torch.diag(S.diagonal())
+        torch.testing.assert_close(fit.C(4), torch.linalg.inv(total / (i + 2) + 0.01 * eye))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import HASGLD, AveragedLBFGS, GaussianPrior
+from lightning_sgmcmc import HASGLD, HMC, SGHMC, SGLD, AveragedLBFGS, GaussianPrior, Sampler
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
 from tests.harness import assert_normal
@@ -229,6 +231,44 @@ def test_a_move_of_length_zero_is_passed_over() -> None:
     before = as_matrix(preconditioner, 2)
     observe(preconditioner, np.zeros(2), np.ones(2), stream)
     np.testing.assert_array_equal(as_matrix(preconditioner, 2), before)
+
+
+class Noted(AveragedLBFGS):
+    """Keeps the pairs that it is shown; a sampler's copy shares them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+
+    def take_pair(self, s: Tensor, y: Tensor, *more: Any) -> None:
+        self.pairs.append((s.clone(), y.clone()))
+        super().take_pair(s, y, *more)
+
+
+@pytest.mark.parametrize("kind", [SGLD, SGHMC, HMC])
+def test_masked_weights_take_no_part_in_secants(kind: type[Sampler]) -> None:
+    """y = H s of the weights that are free, and zero of the one that is held there."""
+    H = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 0.5], [2.0, 0.5, 4.0]], dtype=torch.float64)
+    mask = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    theta = torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    metric = Noted()
+    pairs = metric.pairs
+    sampler = kind([theta], 0.05, num_data=20, preconditioner=metric)
+    sampler.set_masks([mask])
+
+    def closure() -> Tensor:
+        sampler.zero_grad()
+        loss = 0.5 * theta @ H @ theta + theta.sum()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        sampler.step(closure)
+    assert len(pairs) == 5
+    assert any(bool(s.any()) for s, _ in pairs)
+    for s, y in pairs:
+        assert float(s[1]) == 0
+        torch.testing.assert_close(y, mask * (H @ s))
 
 
 def test_before_the_first_pair_c_is_scaled_by_the_gradient() -> None:

@@ -25,6 +25,7 @@ PRIORS: list[Prior] = [
     GaussianPrior(0.3),
     GaussianPrior(7.0, -1.5),
     LayerwiseGaussianPrior({"net.0.*": 0.5, "*.bias": 10.0}, default=2.0),
+    LayerwiseGaussianPrior({"*.bias": 10.0}, default=2.0, per_fan_in=True),
     FanInGaussianPrior(2.0, 0.7),
     LaplacePrior(0.4),
     ScaleMixturePrior(0.3, 1.5, 0.2),

@@ -246,6 +246,14 @@ def test_a_scheduler_does_not_undo_the_adaptation() -> None:
     assert sampler.lr == pytest.approx(0.5)
 
 
+def test_a_resumed_chain_does_not_choose_its_first_step_anew() -> None:
+    first, second = (HMC([torch.ones(3).requires_grad_()], "auto", num_data=10) for _ in range(2))
+    assert first.auto_lr
+    first.set_lr(0.1)  # what "auto" found, from which it adapts on
+    second.load_state_dict(first.state_dict())
+    assert not second.auto_lr
+
+
 # Bookkeeping
 
 
@@ -329,6 +337,16 @@ def test_a_divergent_chain_is_rejected_without_its_neighbours() -> None:
     assert run(alone, nll, 3)[0] == 1.999999
     assert (alone.divergences, alone.acceptance) == (3, 0)
     assert alone.lr < 1e-2
+
+
+def test_what_burn_in_rejected_is_not_counted() -> None:
+    sampler = HMC([torch.ones(3).requires_grad_()], 1e4, num_data=10, target_acceptance=None)
+    run(sampler, lambda t: 0.5 * t.square().sum(), 3)
+    assert (sampler.divergences, sampler.acceptance) == (3, 0)
+    sampler.freeze()
+    sampler.set_lr(1e-6)
+    run(sampler, lambda t: 0.5 * t.square().sum(), 3)
+    assert (sampler.divergences, sampler.acceptance) == (0, 1)
 
 
 def test_the_lbfgs_metric_learns_from_trajectories() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_sgmcmc import MCLMC, SMILE, AveragedLBFGS, BatchStream, GaussianPrior
+from lightning_sgmcmc import MCLMC, SMILE, AveragedLBFGS, BatchStream, GaussianPrior, RMSProp
 from lightning_sgmcmc.chain.checks import check_batches, target_notes
 
 #: Curvatures of a Gaussian of 300 weights, and a step of a tenth of the largest stable one.
@@ -100,6 +100,35 @@ def test_on_the_whole_data_it_takes_the_steps_of_mclmc() -> None:
         ends.append(theta.detach().clone())
     assert torch.equal(*ends)
     assert not torch.equal(ends[0], start)
+
+
+def turned(w: np.ndarray, g: np.ndarray, C: np.ndarray, eps: float) -> np.ndarray:
+    """Return B of half a step as the class writes it, g the gradient of U."""
+    d, size = len(w), np.sqrt(g @ (C * g))
+    e = -C * g / size
+    c = e @ (w / C)
+    y = eps * size / (2 * (d - 1))
+    x = y * (1 + (d - 1) * (d - 2) / (3 * d * (d + 2)) * y**2)
+    return (w + e * (np.sinh(x) + c * (np.cosh(x) - 1))) / (np.cosh(x) + c * np.sinh(x))
+
+
+def test_the_velocity_has_length_one_in_the_metric_of_each_step_while_that_adapts() -> None:
+    """Nothing is forgotten over this length: steps are a function of the first velocity."""
+    num_data, lr, scale = 10, 0.05, torch.tensor([1.0, 3.0, 0.2], dtype=torch.float64)
+    theta = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64, requires_grad=True)
+    metric = RMSProp(alpha=0.5)
+    sampler = SMILE([theta], lr, num_data=num_data, length=1e14, preconditioner=metric)
+    eps = np.sqrt(3 * lr / num_data)
+    for step in range(4):
+        theta.grad = scale * theta.detach()
+        g, before = num_data * theta.grad.numpy().copy(), theta.detach().numpy().copy()
+        velocity = [v.numpy().copy() for v in sampler.velocity]
+        sampler.step()
+        if step:
+            C = sampler.preconditioner.root()[0].numpy() ** 2
+            w = velocity[0] / np.sqrt((velocity[0] ** 2 / C).sum())
+            w = turned(turned(w, g, C, eps), g, C, eps)
+            np.testing.assert_allclose(theta.detach().numpy(), before + eps * w, rtol=1e-6)
 
 
 def test_it_counts_on_independent_minibatches() -> None:
