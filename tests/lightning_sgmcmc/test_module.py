@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -36,8 +37,11 @@ from lightning_sgmcmc.callbacks import (
 )
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import BlockDecay
+from lightning_sgmcmc.diagnostics import Step
 from lightning_sgmcmc.posterior import KeptDraws, diagnose
+from lightning_sgmcmc.posterior.diagnosis import _step
 from lightning_sgmcmc.run import cli
+from lightning_sgmcmc.target import FullGradient
 from tests.device import DEVICE
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
 
@@ -234,6 +238,21 @@ def test_a_schedule_may_end_at_zero(tmp_path: Path) -> None:
     assert noise is not None
     assert found["gradient_noise"]["ratio"] == pytest.approx(noise.total.ratio)
     assert noise.total.ratio > 0
+
+
+def test_remedies_depend_on_the_minibatch_s_share_and_the_last_step(tmp_path: Path) -> None:
+    module = Toy(partial(SGLD, lr=1e-3, prior=PRIOR), burn_in=1)
+    trainer(tmp_path, 2).fit(module, datamodule=ToyData())
+    stability = {"fraction": 0.3, "variance_bias": 0.05, "largest_stable_lr": 4.0}
+    stream = module.chain.stream
+    assert stream is not None
+    assert stream.batch_size < stream.num_data
+    share = stream.batch_size / stream.num_data
+    expected = Step(0.3, 0.05, batch_share=share, last=0.5)
+    assert _step(module.chain, stability, 2.0) == expected
+    module.chain.gradients = FullGradient()
+    assert _step(module.chain, stability, 2.0) == replace(expected, batch_share=1.0)
+    assert _step(module.chain, {}, 2.0) == Step()
 
 
 class Turned(ToyData):

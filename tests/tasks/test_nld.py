@@ -133,6 +133,10 @@ def test_a_small_run_measures_training_examples(files: Path) -> None:
     assert found["ensemble"]["nll"] == pytest.approx(float(nll), rel=1e-5)
     error = 100 * float((mean.argmax(1) != y).double().mean())
     assert found["ensemble"]["error_percent"] == pytest.approx(error)
+    with torch.no_grad():
+        logits = posterior.mean_network()(x)
+    nll = torch.nn.functional.cross_entropy(logits, y)
+    assert found["posterior_mean"]["nll"] == pytest.approx(float(nll), rel=1e-5)
     assert found["posterior_mean"]["nll"] != found["ensemble"]["nll"]
     assert "out_of_distribution" not in content["task_details"]
     text = nld.EXPERIMENT.render(EMPTY | {"qdop-frozen": content})

@@ -157,6 +157,23 @@ def test_what_is_shown_is_the_error_and_sigma_of_the_last_step(tmp_path: Path, c
         assert found["error"] == pytest.approx(float(torch.stack(squares).mean().sqrt()), rel=1e-5)
 
 
+def test_validation_is_of_the_mean_of_the_chains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Scaled(nn.Linear(3, 1), SAMPLER, noise=0.3, num_chains=3, burn_in=1, draw_budget=0)
+    trainer(tmp_path, 2, limit_val_batches=0).fit(module, datamodule=CubedData())
+    x, y = toy_data(3, 10)
+    logged: dict[str, float] = {}
+    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
+    with torch.no_grad():
+        module.validation_step((x, y.unsqueeze(1)), 0)
+    states = [module.chain.state(k) for k in range(3)]
+    rows = [x @ state["net.weight"].T + state["net.bias"] for state in states]
+    found = torch.stack(rows).detach().mean(0)
+    error = 100 * ((found - y.unsqueeze(1)) / y.unsqueeze(1)).abs().mean()
+    assert logged["val/relative_l2_mean_percent"] == pytest.approx(float(error), rel=1e-4)
+
+
 @pytest.mark.parametrize("quantile", [0.3, 0.9])
 def test_band_holds_its_fraction_of_the_training_residuals(tmp_path: Path, quantile: float) -> None:
     """Where burn-in ends, exactly, though the residuals are far from normal."""

@@ -95,6 +95,20 @@ def test_stacked_chains_are_chains_alone(frozen: bool) -> None:
     assert_stacked_is_alone(make)
 
 
+def test_masked_weights_are_zero_in_every_draw() -> None:
+    problem = Problem()
+    sampler = chain(problem.params)
+    problem.run(sampler, 12)
+    masks = [(torch.arange(p.numel()).view(p.shape) % 2).double() for p in sampler.params]
+    sampler.set_masks(masks)
+    free = torch.cat([mask.reshape(-1) for mask in masks]).bool()
+    assert bool((sampler.variance[~free] > 0).any())
+    sampler.freeze()
+    drawn = problem.run(sampler, 1)
+    assert not drawn[~free].any()
+    assert bool((drawn[free] != 0).all())
+
+
 def test_a_swag_that_is_never_frozen_is_called_no_gaussian() -> None:
     sampler = chain(Problem().params)
     assert sampler.caveats(frozen=True) == [

@@ -131,6 +131,15 @@ def test_uniform_is_uniform(generator: Generator) -> None:
     assert stats.kstest([float(stream.uniform()) for _ in range(300)], "uniform").pvalue > 1e-6
 
 
+@generators
+def test_one_generator_serves_all_chains_with_numbers_of_their_own(generator: Generator) -> None:
+    like = [torch.empty(4, 3)]
+    stream = NoiseStream(like, 3, 0, 4, one_generator=True, generator=generator)
+    z, u = stream.normal()[0], stream.uniform(3)
+    assert (z.shape, u.shape, stream.rows) == ((4, 3), (4, 3), 1)
+    assert z.unique().numel() == u.unique().numel() == 12
+
+
 def test_errors() -> None:
     with pytest.raises(ValueError, match="seed must not be negative, got -1"):
         NoiseStream([torch.empty(1)], -1)

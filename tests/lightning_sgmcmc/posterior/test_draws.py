@@ -161,6 +161,21 @@ def test_rewind_refuses_when_an_earlier_draw_is_missing(tmp_path: Path) -> None:
     assert (store.folder / "step_30.safetensors").is_file()  # nothing is removed then
 
 
+def test_constants_are_written_again_where_they_are_harmed_alone(tmp_path: Path) -> None:
+    store, constants = DrawStore(tmp_path), {"buffer": torch.arange(3.0)}
+    store.save_constants(constants)
+    path = store.folder / "constants.safetensors"
+    whole = path.read_bytes()
+    path.unlink()
+    store.heal_constants(constants)
+    assert path.read_bytes() == whole
+    path.write_bytes(whole[:-1] + b"!")
+    store.heal_constants(constants)
+    assert path.read_bytes() == whole
+    store.heal_constants({"buffer": torch.zeros(3)})
+    assert torch.equal(store.load_constants()["buffer"], torch.arange(3.0))
+
+
 def test_rewind_to_nothing_without_a_folder(tmp_path: Path) -> None:
     DrawStore(tmp_path).rewind([])
     assert list(tmp_path.iterdir()) == []

@@ -490,6 +490,23 @@ def test_draws_predict_in_the_precision_of_the_module(tmp_path: Path) -> None:
     torch.testing.assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_types_are_averaged_in_a_longer_one(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Of two blocks of draws; float64's averages to the rounding of float32."""
+    generator = torch.Generator().manual_seed(0)
+    f = torch.rand(5, 4, 2, generator=generator).to(dtype)
+    weights = torch.tensor([0.1, 0.2, 0.05, 0.25, 0.4], dtype=torch.float64)
+    parts = [predict.Block(s, slice(0, 4), (f[s],)) for s in (slice(0, 3), slice(3, 5))]
+    monkeypatch.setattr(predict, "evaluate", lambda *_: iter(parts))
+    found = predict.ensemble(Classifier(), [], weights, "moments", torch.zeros(4, 1))
+    mean = np.average(f.double().numpy(), axis=0, weights=weights)
+    squares = np.average((f.double().numpy() - mean) ** 2, axis=0, weights=weights)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(found.std, np.sqrt(squares), rtol=1e-5)
+
+
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("step", [1, 2])

@@ -116,6 +116,15 @@ def test_what_differentiates_once_takes_differences(dtype: torch.dtype, error: f
     assert torch.allclose(found, 6 * x.detach() * v, rtol=error, atol=0)
 
 
+def test_differences_are_taken_as_far_as_large_weights_ask_for() -> None:
+    """A move of u^(1/3) = .004 alone would be four roundings of weights near 1e4 in float32."""
+    x = torch.tensor([1e4, -7e3, 9e3], requires_grad=True)
+    target = Target(lambda batch: _Cube.apply(x).sum().expand(1), [x], 10)
+    v = torch.tensor([1.0, 2.0, -3.0])
+    (found,) = target.curvature([v], [None])
+    assert torch.allclose(found, 6 * x.detach() * v, rtol=3e-4, atol=0)
+
+
 def test_inside_a_network_too() -> None:
     """There torch raises nothing, and leaves out what goes through the operation."""
     torch.manual_seed(0)

@@ -170,6 +170,22 @@ def test_targets_of_low_rank_need_few_columns() -> None:
     assert float(found) == pytest.approx(float(expected), rel=1e-9)
 
 
+def test_what_columns_leave_out_is_misfit_that_no_head_takes() -> None:
+    """Its trace over 2 sigma^2, value and slope, whether sigma is of all examples or of each."""
+    phi, targets, precision = problem(6, 3, 8)
+    columns = reduced(targets, EPS)
+    more = columns._replace(rest=columns.rest + 2.5)
+    log_sigma = torch.tensor(-0.4, dtype=torch.float64, requires_grad=True)
+    bare = collapsed_nll(phi, log_sigma, columns, precision)
+    expected = bare + 1.25 * torch.exp(-2 * log_sigma)
+    (slope,) = torch.autograd.grad(expected, log_sigma, retain_graph=True)
+    for of_each in (log_sigma, log_sigma.expand(6)):
+        found = collapsed_nll(phi, of_each, more, precision)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+        (derivative,) = torch.autograd.grad(found, log_sigma)
+        torch.testing.assert_close(derivative, slope, rtol=1e-10, atol=0)
+
+
 def test_chains_along_the_first_axis_are_each_their_own() -> None:
     phi, targets, precision = problem(9, 4, 3)
     both = torch.stack([phi, 2 * phi])
