@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import ValuesView
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.utils.data import DataLoader
 
 from lightning_sgmcmc.callbacks import fingerprint
 from lightning_sgmcmc.callbacks.checkpoint_files import LAST, PREVIOUS
@@ -252,7 +254,10 @@ def held_out_sets(trainer: L.Trainer) -> dict[str, HeldOut]:
         if source.is_defined():
             sources["val"] = source.dataloader()
     for name, loader in sources.items():
-        several = isinstance(loader, (list, tuple, dict)) and len(loader) > 0
+        parts = loader.values() if isinstance(loader, dict) else loader
+        several = isinstance(parts, (list, tuple, ValuesView)) and any(
+            isinstance(part, (DataLoader, BatchStream)) for part in parts
+        )  # and not a list of batches
         if several or isinstance(loader, BatchStream):
             raise ValueError(
                 f"{name}_dataloader() returns "
