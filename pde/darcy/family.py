@@ -77,12 +77,13 @@ class DarcyFamily:
         flat = kappa.reshape(-1, *self.grid.shape)
         velocity = np.empty((len(flat), self.grid.num_edges))
         pressure = np.empty(flat.shape)
+        lengths = self.grid.edge_lengths()
         for start in range(0, len(flat), self._batches.batch):
             part = slice(start, start + self._batches.batch)
             velocity[part], pressure[part] = self._batches.solve(flat[part])
             outflow = self.grid.divergence(velocity[part]) * self.grid.cell_area
             excess = (self._problem.source - outflow).reshape(len(outflow), -1)
-            flow = velocity[part] * self.grid.edge_lengths()
+            flow = velocity[part] * lengths
             check_conserved(excess, flow, flat[part], pressure[part].reshape(excess.shape))
         return DarcySolution.of_batch(self.grid, velocity, pressure, kappa.shape)
 
