@@ -547,7 +547,7 @@ class RegressionTask(SGMCMCModule):
         sampled = [math.hypot(math.exp(s), self.noise_floor) for s in states if s is not None]
         return sum(sampled) / len(sampled) if sampled else self.sigma
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log NLL and relative error of the current weights."""
         super().validation_step(batch, batch_idx)
         prediction = self.chain.evaluate("predictive", batch)

@@ -147,7 +147,7 @@ class UCIRegression(RegressionTask):
             | {"weights_share_of_variance": found["weights_share_of_variance"]}
         )
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the mean NLL of the current weights."""
         SGMCMCModule.validation_step(self, batch, batch_idx)
 

@@ -49,7 +49,6 @@ data:
 trainer:
   max_steps: 40
   log_every_n_steps: 4
-  num_sanity_val_steps: 0
   enable_model_summary: false
   accelerator: cpu
   devices: 1

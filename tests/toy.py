@@ -100,6 +100,5 @@ def trainer(folder: Any, max_steps: int, callbacks: Any = (), **kwargs: Any) -> 
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "log_every_n_steps": 1,
-        "num_sanity_val_steps": 0,
     }
     return L.Trainer(**(settings | kwargs))

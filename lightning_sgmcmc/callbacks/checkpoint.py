@@ -126,10 +126,6 @@ class ChainCheckpoint(Checkpoint):
         """Rewind in a run that was continued with no step left, which Lightning does not start."""
         self._rewind(trainer)
 
-    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Take the signals from Lightning, whose handler waits for the other processes."""
-        self._stop.wait_for_step()
-
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save what a run that ends by epochs has not saved, and stop at once from here on.
 
@@ -169,7 +165,7 @@ class ChainCheckpoint(Checkpoint):
         Raises:
             RunStoppedError: After a signal.
         """
-        if self._due and not trainer.sanity_checking:
+        if self._due:
             self._save_and_stop(trainer)
 
     def _save_and_stop(self, trainer: L.Trainer) -> None:

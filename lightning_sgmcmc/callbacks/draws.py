@@ -258,12 +258,15 @@ def held_out_sets(trainer: L.Trainer) -> dict[str, HeldOut]:
         several = isinstance(parts, (list, tuple, ValuesView)) and any(
             isinstance(part, (DataLoader, BatchStream)) for part in parts
         )  # and not a list of batches
-        if several or isinstance(loader, BatchStream):
+        if several:
             raise ValueError(
-                f"{name}_dataloader() returns "
-                + ("several loaders" if several else "a BatchStream, which has no end")
-                + ": return one DataLoader"
-                + ("; extra_dataloaders() names further sets" if several else "")
+                f"{name}_dataloader() returns several loaders: return one DataLoader; "
+                "extra_dataloaders() names further sets"
+            )
+        if isinstance(loader, BatchStream):
+            raise ValueError(
+                f"{name}_dataloader() returns a BatchStream, which has no end: return one "
+                "DataLoader"
             )
     return {
         name: HeldOut([received(trainer, batch) for batch in checks.plain_loader(loader)])

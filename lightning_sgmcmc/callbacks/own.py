@@ -27,8 +27,9 @@ def own_callbacks(trainer: L.Trainer, budget: int, dtype: str) -> list[L.Callbac
     that its steps free and is summed up. Where the Trainer checkpoints, the chain's checkpoints
     take the place of Lightning's default ``ModelCheckpoint``, which would write one at the end of
     every epoch; one with settings of its own stays. Where it shows progress, the chain's bar takes
-    the place of Lightning's, which counts epochs. A ``fast_dev_run`` leaves no file, and a
-    ``barebones`` run takes steps alone.
+    the place of Lightning's, which counts epochs. Lightning's validation before the first step is
+    left out: the held-out sets are read and the task is checked where training starts. A
+    ``fast_dev_run`` leaves no file, and a ``barebones`` run takes steps alone.
 
     Args:
         trainer: The Trainer; what gives way is taken from its callbacks.
@@ -37,6 +38,8 @@ def own_callbacks(trainer: L.Trainer, budget: int, dtype: str) -> list[L.Callbac
     """
     given: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     fitting, dry = trainer.state.fn == TrainerFn.FITTING, bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+    if fitting:
+        trainer.num_sanity_val_steps = 0
     of_steps: list[L.Callback] = [FlushSubnormals(), KeepFreedMemory()]
     if trainer.barebones:
         return of_steps

@@ -67,10 +67,8 @@ class EnsembleSteps(Task, L.LightningModule):
             for name, own in zip(stacked, self.chain.sampled, strict=False):
                 state[own] = state.pop(name)[0]
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the mean NLL of the current weights, and keep what the draws are to predict."""
-        if self.trainer.sanity_checking:  # before the task was checked
-            return
         self.chain.complete()
         nll = self.chain.evaluate("nll", batch)
         self.log("val/nll", nll.mean(), batch_size=nll.shape[-1], sync_dist=True)

@@ -29,6 +29,7 @@ MAY_CHANGE = (
     "trainer.max_steps",
     "trainer.max_time",
     "trainer.num_nodes",
+    "trainer.num_sanity_val_steps",
     "trainer.profiler",
     "trainer.strategy",
     "wandb_draws",

@@ -137,7 +137,6 @@ def ours(
         enable_model_summary=False,
         log_every_n_steps=100,
         limit_val_batches=0,
-        num_sanity_val_steps=0,
     )
     thread = threading.Thread(target=trainer.fit, args=(module,), kwargs={"datamodule": data})
     thread.start()

@@ -427,7 +427,7 @@ def test_a_loader_for_validation_that_fit_is_given_is_held_out(tmp_path: Path) -
             for seed, size in ((0, 64), (1, 20))
         ]
 
-    rare: dict[str, Any] = {"check_val_every_n_epoch": 5, "num_sanity_val_steps": 0}
+    rare: dict[str, Any] = {"check_val_every_n_epoch": 5}
     task = LawToy()
     trainer(tmp_path, max_steps=24, **rare).fit(task, *loaders())
     assert {name: data.size for name, data in task.kept.held_out.items()} == {"val": 20}
@@ -543,7 +543,7 @@ def test_a_wrong_loss_is_one_line_where_validation_comes_first(tmp_path: Path) -
             return super().nll(batch).mean()
 
     with pytest.raises(ValueError, match="return the loss before its mean over the batch"):
-        fit(tmp_path, Averaged(), num_sanity_val_steps=2)
+        fit(tmp_path, Averaged())
 
 
 def test_overfit_batches_is_refused(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Runs:
 def test_a_longer_run_continues_the_chain(tmp_path: Path, capsys: Any) -> None:
     runs = Runs(tmp_path, [{"steps": 4.0}, {"steps": 2.0}, None], "auto")
     assert Rounds(runs, None).follow(runs.folder) == runs.folder
-    going_on = ["--out", str(runs.folder), "--ckpt_path", "last"]
+    going_on = ["--ckpt_path", "last", "--out", str(runs.folder)]
     assert runs.calls == [
         [*going_on, "--trainer.max_steps=4000"],
         [*going_on, "--trainer.max_steps=8000"],
@@ -82,6 +82,25 @@ def test_a_new_chain_takes_a_folder_that_is_free(tmp_path: Path) -> None:
         str(tmp_path / "out-3"),
         str(tmp_path / "out-4"),
     ]
+
+
+def test_a_round_that_was_stopped_goes_on(tmp_path: Path, capsys: Any) -> None:
+    """As where a job is started again with the same command, which names the first folder."""
+
+    class Stopped(Runs):
+        def leave(self, folder: Path) -> None:
+            super().leave(folder)
+            if folder.name == "out-2" and self.remedies:
+                (folder / "results.json").unlink()
+                raise KeyboardInterrupt
+
+    runs = Stopped(tmp_path, [{"lr": 0.25, "steps": 2.0}, {"lr": 0.5}, None], "auto")
+    with pytest.raises(KeyboardInterrupt):
+        Rounds(runs, None).follow(runs.folder)
+    assert Rounds(runs, None).follow(runs.folder) == tmp_path / "out-2"
+    going_on = ["--ckpt_path", "last", "--out", str(tmp_path / "out-2")]
+    assert runs.calls[1:] == [[*going_on, "--trainer.max_steps=2000"]]
+    assert "after 2000 gradients a chain" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
