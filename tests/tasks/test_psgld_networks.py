@@ -225,7 +225,7 @@ def test_numbers_stand_where_they_belong() -> None:
     assert row(empty, "*paper*, SGLD")[1:] == ["1.64", "1.41", "1.40", ""]
     assert row(empty, "SGD, dropout")[1:] == ["-"] * 4
     assert "what was built" not in empty
-    results["800-sgd"] = made_up([1.0, 2.0, 3.0])
+    results["800-sgd"] = made_up([1.0, 2.0, 3.0], wall_seconds=3600.0)
     alone = {"metrics": {"ensemble": {"error_percent": 4.0, "nll": 1.0, "ece": 0.0}}}
     results["400-dropout-seed0"] = made_up([4.0], **alone)
     results["400-dropout-seed2"] = made_up([6.0])  # 9.0 of the ensemble
@@ -238,10 +238,12 @@ def test_numbers_stand_where_they_belong() -> None:
     )
     text = psgld_mnist.EXPERIMENT.render(results)
     head = text.split("What each entry is")[0]
-    assert row(head, "SGD")[1:] == ["-", "2.00 +- 1.00 (3)", "-", "-"]
+    # 20 minutes a repetition, times the ratios of weights and epochs.
+    sgd = ["- (7 min)", "2.00 +- 1.00 (3)", "- (38 min)", "- (1 min)"]
+    assert row(head, "SGD")[1:] == sgd
     assert row(head, "pSGLD, sigma^2 = 100, posterior (T = 1)")[1:] == ["-", "diverges", "-", "-"]
-    assert row(head, "SGD, dropout")[1:] == ["6.50 +- 3.54 (2)", "-", "-", "-"]
-    assert row(head, "deep ensemble of 5 (Adam)")[1:] == ["-", "-", "9.00", "-"]
+    assert row(head, "SGD, dropout")[1:2] == ["6.50 +- 3.54 (2)"]
+    assert row(head, "deep ensemble of 5 (Adam)")[3] == "9.00"
     assert row(head, "distilled pSGLD, sigma^2 = 1, published code")[1:] == ["-"] * 4
     minutes = [90 / 60 / 2 * 5 * weights / 478_410 for weights in (478_410, 1_276_810, 2_395_210)]
     costs = [f"- ({cost:.0f} min)" for cost in minutes]
@@ -253,7 +255,7 @@ def test_numbers_stand_where_they_belong() -> None:
     assert row(tail, "800-800 | SGD")[2:] == [
         "SGD, lr 0.5 halved every 12,000 steps, prior N(0, 1)",
         "1,234", "100", "3", "7", "", "0.5000 +- 0.0000 (3)", "0.2500 +- 0.0000 (3)",
-        "9.00, 0.5000", "1.5", "abacus",
+        "9.00, 0.5000", "60.0", "abacus",
     ]  # fmt: skip
     psgld = row(tail, "400-400, 20 epochs | pSGLD, sigma^2 = 1, posterior (T = 1)")
     assert psgld[4:8] == ["20", "2", "7", "1, 1.23"]

@@ -51,16 +51,16 @@ def _entry(runs: Sequence[Result], method: Method, built: str) -> Result:
 def _cost(results: Results, networks: Networks, column: str, name: str) -> str:
     """Return what stands for an entry that is not measured: the minutes of one repetition.
 
-    They are those of the reduced run, times the ratios of epochs and of weights.
+    They are those of the method's shortest run, times the ratios of epochs and of weights.
     """
-    runs = _finished(results, "reduced", name)
-    if not runs or column == "reduced":
-        return "-"
-    repetitions = 1 if networks.methods[name].together else sum(r["num_chains"] for r in runs)
-    one = sum(run["wall_seconds"] for run in runs) / repetitions / 60
-    of, reduced = networks.columns[column], networks.columns["reduced"]
-    minutes = one * of.epochs / reduced.epochs * of.weights / reduced.weights
-    return f"- ({minutes:,.0f} min)"
+    sizes = {key: of.epochs * of.weights for key, of in networks.columns.items()}
+    for shortest in sorted(sizes, key=sizes.__getitem__):
+        if runs := _finished(results, shortest, name):
+            alone = networks.methods[name].together
+            repetitions = 1 if alone else sum(run["num_chains"] for run in runs)
+            one = sum(run["wall_seconds"] for run in runs) / repetitions / 60
+            return f"- ({one * sizes[column] / sizes[shortest]:,.0f} min)"
+    return "-"
 
 
 def _temperature(run: Result) -> str:
