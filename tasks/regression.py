@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_sgmcmc import Sampler
-from lightning_sgmcmc.callbacks.run import received
 from lightning_sgmcmc.metrics import (
     Conformal,
     Moments,
@@ -24,6 +23,7 @@ from lightning_sgmcmc.posterior import KeptDraws
 from lightning_sgmcmc.priors.base import positive
 from lightning_sgmcmc.target.linear_head import features_of, output_layer
 from tasks.networks import CALIBRATION, fit_network, training_set
+from tasks.residual_scale import ResidualScale
 
 Batch = tuple[Tensor, Tensor]
 
@@ -33,8 +33,6 @@ FOLLOWING = ("residuals", "held_out")
 SAMPLED = ("learned", "input")
 #: Examples whose error is shown while several chains run.
 _SHOWN = 256
-#: Training examples from whose residuals sigma is fixed, where all of them are on disk.
-_FROM_DISK = 4096
 
 
 class RegressionTask(SGMCMCModule):
@@ -53,7 +51,7 @@ class RegressionTask(SGMCMCModule):
       sigma falls without end.
     - ``"residuals"``: sigma follows the training residuals during burn-in and is fixed where
       burn-in ends, such that a central band of probability ``noise_quantile`` holds that fraction
-      of them. Outliers move a quantile less than they move the root mean square.
+      of them (:class:`~tasks.residual_scale.ResidualScale`).
     - ``"held_out"``: as ``"residuals"``, but the value that is fixed where burn-in ends comes from
       the data module's validation split. It is for networks that fit their training data far
       better than other data: sigma from the training residuals would be too small.
@@ -73,7 +71,7 @@ class RegressionTask(SGMCMCModule):
         noise: One of the five above.
         noise_quantile: For ``"residuals"`` and ``"held_out"``, in (0, 1).
         noise_by_output: Let p follow the residuals where sigma is fixed by them, see
-            :func:`output_profile`.
+            :func:`~tasks.residual_scale.output_profile`.
         initial_noise: Where sigma starts unless it is a number.
         noise_floor: Bound from below of a sigma that is sampled, without effect on others.
         noise_spread: What g is multiplied by, positive; without effect on other noises.
@@ -111,8 +109,7 @@ class RegressionTask(SGMCMCModule):
         start = initial_noise if isinstance(noise, str) else noise
         if not 0 < start < math.inf:
             raise ValueError(f"the noise scale must be positive and finite, got {start}")
-        if not 0 < noise_quantile < 1:
-            raise ValueError(f"noise_quantile must lie in (0, 1), got {noise_quantile}")
+        by_residuals = ResidualScale(noise_quantile, noise == "held_out", noise_by_output)
         if noise_by_output and noise not in FOLLOWING:
             raise ValueError(
                 f"noise_by_output needs noise to be one of {', '.join(FOLLOWING)}, got {noise!r}"
@@ -121,11 +118,12 @@ class RegressionTask(SGMCMCModule):
             raise ValueError(f"noise_floor must be at least 0 and finite, got {noise_floor}")
         if noise_net is not None and noise != "input":
             raise ValueError(f'noise_net needs noise to be "input", got {noise!r}')
-        self.noise, self.noise_quantile = noise, noise_quantile
+        self.noise = noise
+        #: How sigma follows the residuals, where it does.
+        self.by_residuals = by_residuals if noise in FOLLOWING else None
         self.noise_floor = noise_floor if noise in SAMPLED else 0.0
         self.noise_spread = positive(noise_spread, "noise_spread")
         self.noise_net = noise_net
-        self.noise_by_output = noise_by_output
         log_noise = torch.tensor(math.log(start))
         if noise in SAMPLED:
             self.log_noise = nn.Parameter(log_noise)
@@ -295,35 +293,28 @@ class RegressionTask(SGMCMCModule):
         return x, y + torch.exp(self.log_sigma) * self.noise_factors(x) * normal(y)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Take one step; during burn-in, let sigma follow the residuals if it is to.
-
-        It stands still where the sampler adapts its step to the potential's changes.
-        """
+        """Take one step; during burn-in, let sigma follow the residuals if it is to."""
         super().training_step(batch, batch_idx)
-        adapts = self.chain.sampling_now and self.chain.sampler.batches == "full"
-        if self.noise in FOLLOWING and not adapts and self.chain.steps < self.chain.draws.burn_in:
-            residual = self._latest_residual()
-            assert self.chain.target is not None
-            residual = residual[:, self._columns()]
-            few = residual[:, :: min(16, -(-residual.shape[1] // 16))]  # spread over the outputs
-            scale = [self._quantile_scale(few)]
-            self.chain.target.reduced(scale)
-            self.log_noise.lerp_(scale[0].log().to(self.log_noise), 0.1)
+        if self.by_residuals is not None and self.chain.steps < self.chain.draws.burn_in:
+            self.by_residuals.follow(self)
 
-    def _latest_residual(self) -> Tensor:
-        """Return the residuals of the last minibatch, of all chains."""
+    def latest_residual(self, examples: int | None = None) -> Tensor | None:
+        """Return the residuals of the last minibatch, of all chains, [B, D]; None if not known.
+
+        Args:
+            examples: How many of each chain are enough, where they have to be computed.
+        """
+        stream = self.chain.stream
         if self.chain.stack is None:
-            assert self._residual is not None
             return self._residual
-        if self.chain.stream is None:
-            raise ValueError(
-                f'noise "{self.noise}" of several chains needs a BatchStream: give noise a number, '
-                'or let it be "learned"'
-            )
+        if stream is None or self.chain.collapse_head or not self.chain.steps:
+            return None
+        batch, axis = stream.at(self.chain.steps - 1), int(stream.stacked)
+        if examples is not None:
+            batch = tuple(t.narrow(axis, 0, min(t.shape[axis], examples)) for t in batch)
         with torch.no_grad():
-            batch = self.chain.stream.at(self.chain.steps - 1)
-            latest: Tensor = self.chain.evaluate("residual", batch, self.chain.own_batches)
-            return latest.flatten(0, 1)
+            residual: Tensor = self.chain.evaluate("residual", batch, stream.stacked)
+        return residual.flatten(0, 1)
 
     def setup(self, stage: str) -> None:
         """Take scales, fit the network to the data, and refuse data that lack what sigma needs.
@@ -351,16 +342,11 @@ class RegressionTask(SGMCMCModule):
         super().setup(stage)
         if stage != "fit":
             return
-        if self.noise_by_output:
-            if examples is None:
-                raise ValueError("noise_by_output needs training data in a BatchStream")
+        if self.by_residuals is not None:
             # Also where an earlier fit has left one, by which residuals would be divided.
-            self.noise_profile = torch.ones(examples[1].shape[1])
-        if self.noise == "held_out" and not self._held_out():
-            raise ValueError(
-                'noise "held_out" needs a validation split: set --data.num_val, or noise to '
-                '"residuals"'
-            )
+            outputs = examples[1].shape[1] if examples and self.by_residuals.by_output else 0
+            self.noise_profile = torch.ones(outputs)
+            self.by_residuals.check(self)
 
     def on_train_start(self) -> None:
         """Refuse a sigma that a sampler would take for the error of its step; then as ever.
@@ -369,7 +355,7 @@ class RegressionTask(SGMCMCModule):
             ValueError: If the sampler adapts to the potential without knowing sigma.
         """
         sampler = self.chain.sampler
-        adapts = sampler.batches == "full" and self.noise in FOLLOWING
+        adapts = sampler.batches == "full" and self.by_residuals is not None
         if adapts and sampler.temperature and not self.chain.optimizer_steps:
             raise ValueError(
                 f"{sampler.name} adapts its step to the potential, which noise "
@@ -430,50 +416,15 @@ class RegressionTask(SGMCMCModule):
         name = output_layer(self.net, self.network_inputs(batch[0]))
         self.head = None if name is None else f"net.{name}".rstrip(".")
 
-    def _held_out(self) -> Iterable[Batch]:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        batches: Iterable[Batch] = data.val_dataloader() if data is not None else []
-        return batches
-
     def on_burn_in_end(self) -> None:
-        """Fix sigma, and p, by the residuals of the training set, or of the held-out one.
+        """Fix sigma, and p, by the residuals if they set it."""
+        if self.by_residuals is not None:
+            self.by_residuals.fix(self)
 
-        Of training data on disk they are those of 4,096 examples, spread evenly.
-        """
-        if self.noise == "held_out":
-            batches = [received(self.trainer, batch) for batch in self._held_out()]
-        elif self.noise == "residuals" and self.chain.stream is not None:
-            stream = self.chain.stream
-            x, y = stream.spread(_FROM_DISK) if stream.on_disk else stream.tensors
-            batches = [(x[i : i + 256], y[i : i + 256]) for i in range(0, len(x), 256)]
-        else:
-            return
-        with torch.no_grad():
-            parts = [
-                self.chain.evaluate("residual", (x.to(self.device), y.to(self.device)))
-                for x, y in batches
-            ]
-            residual = torch.cat([part[..., self._columns()].flatten(0, -2) for part in parts])
-            if not self.chain.processes.data_parallel:  # one sigma for the chains of all processes
-                residual = self.chain.processes.gather(residual).flatten(0, 1)
-            if self.noise_by_output:
-                profile = output_profile(residual)
-                residual = residual / profile
-                self.noise_profile[self._columns()] = profile.to(self.noise_profile)
-            self.log_noise.copy_(self._quantile_scale(residual).log())
-
-    def _columns(self) -> Tensor | slice:
+    @property
+    def active_columns(self) -> Tensor | slice:
+        """The outputs that are not zero in all data."""
         return self.active if self.active.numel() else slice(None)
-
-    def _quantile_scale(self, residual: Tensor) -> Tensor:
-        """Return sigma such that the central band holds ``noise_quantile`` of the residuals."""
-        flat = residual.abs().reshape(-1)
-        order = max(1, round(self.noise_quantile * flat.numel()))
-        quantile = flat.kthvalue(order).values
-        normal = math.sqrt(2) * float(
-            torch.erfinv(torch.tensor(self.noise_quantile, dtype=torch.float64))
-        )
-        return (quantile / normal).clamp_min(torch.finfo(flat.dtype).tiny)
 
     @property
     def sigma(self) -> float:
@@ -504,7 +455,7 @@ class RegressionTask(SGMCMCModule):
         """
         truth = batch[1].double()
         error = 100 * relative_l2_error(prediction.mean, truth)
-        columns = self._columns()
+        columns = self.active_columns
         std, of_weights = prediction.std[:, columns], prediction.epistemic_std[:, columns]
         return {
             "relative_l2_mean_percent": float(error.mean()),
@@ -522,24 +473,11 @@ class RegressionTask(SGMCMCModule):
         The error is the root mean square of the residuals (y - f) / (p n). The NLL alone would not
         do: it moves with sigma.
         """
-        residual = self._residual if self.chain.stack is None else self._residual_of_chains()
+        residual = self.latest_residual(_SHOWN)
         error = {} if residual is None else {"error": float(residual.square().mean().sqrt())}
         sought = isinstance(self.noise, str) and self.noise != "input"
         sigma = {"sigma": self._present_sigma()} if sought else {}
         return error | sigma | super().progress()
-
-    def _residual_of_chains(self) -> Tensor | None:
-        """Return the residuals of some examples of the last minibatch, of several chains."""
-        stream = self.chain.stream
-        if stream is None or self.chain.collapse_head or not self.chain.steps:
-            return None
-        axis = 1 if stream.stacked else 0
-        batch = tuple(
-            t.narrow(axis, 0, min(t.shape[axis], _SHOWN)) for t in stream.at(self.chain.steps - 1)
-        )
-        with torch.no_grad():
-            residual: Tensor = self.chain.evaluate("residual", batch, stream.stacked)
-        return residual
 
     def _present_sigma(self) -> float:
         """Return sigma, the mean over chains where it is sampled."""
@@ -562,18 +500,17 @@ class RegressionTask(SGMCMCModule):
 
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale and how it was had."""
-        how = {
-            "learned": "sampled with the weights",
-            "residuals": f"the {100 * self.noise_quantile:g} % quantile of the training residuals "
-            "where burn-in ended",
-            "held_out": f"the {100 * self.noise_quantile:g} % quantile of the residuals of "
-            "held-out training data where burn-in ended",
-            "input": "a function of the input, sampled with the weights",
-        }
-        named = how[self.noise] if isinstance(self.noise, str) else "given"
+        if self.by_residuals is not None:
+            named = self.by_residuals.described
+        elif self.noise == "learned":
+            named = "sampled with the weights"
+        elif self.noise == "input":
+            named = "a function of the input, sampled with the weights"
+        else:
+            named = "given"
         found = {"noise_scale": self.noise_scale(kept), "noise_scale_from": named}
-        if self.noise_by_output:
-            profile = self.noise_profile[self._columns()].double()
+        if self.noise_profile.numel():
+            profile = self.noise_profile[self.active_columns].double()
             found["noise_profile_quantiles"] = {
                 f"{q:g}": float(profile.quantile(q)) for q in (0.0, 0.05, 0.5, 0.95, 1.0)
             }
@@ -583,7 +520,7 @@ class RegressionTask(SGMCMCModule):
 
     def _conformal(self, kept: KeptDraws) -> dict[str, float]:
         """Return how often conformal bands hold the test examples, zero outputs left out."""
-        columns = self._columns()
+        columns = self.active_columns
 
         def of(name: str) -> tuple[Moments, Tensor]:
             return kept.ensemble(name).outputs(columns), kept.held_out[name].examples[1][:, columns]
@@ -621,26 +558,3 @@ def coverage_rows(
             held = ", ".join(f"{100 * shares[f'coverage_{p}']:.1f} %" for p in levels)
             rows.append((f"coverage of {', '.join(map(str, levels))} % {name}", held))
     return rows
-
-
-def output_profile(residual: Tensor) -> Tensor:
-    """Return how residuals are spread over the outputs, p of geometric mean 1, [D].
-
-    log p_j = w (log s_j - mean log s), with s_j the root mean square of output j's n residuals. The
-    sampling variance of log s_j is v = (kurtosis - 1) / (4 n), with the residuals' mean kurtosis.
-    The empirical Bayes shrinkage w = 1 - v / variance of log s_j, at least 0 (Efron and Morris
-    1975), keeps the profile of equal outputs flat where examples are few.
-
-    Args:
-        residual: Of n examples, [n, D].
-    """
-    squares = residual.double().square().clamp_min(torch.finfo(torch.float32).tiny)
-    means = squares.mean(0)
-    kurtosis = ((squares / means) ** 2).mean()
-    logs = means.log() / 2
-    logs = logs - logs.mean()
-    spread = float((logs**2).mean())
-    known = float((kurtosis - 1) / (4 * len(squares)))
-    weight = max(0.0, 1 - known / spread) if spread else 0.0
-    profile: Tensor = (weight * logs).exp()
-    return profile.to(residual)

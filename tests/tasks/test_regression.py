@@ -26,7 +26,8 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.metrics import Normal, Prediction, gaussian_crps
-from tasks.regression import RegressionTask, output_profile
+from tasks.regression import RegressionTask
+from tasks.residual_scale import ResidualScale, output_profile
 from tests.toy import NUM_DATA, toy_data, trainer
 
 OUTPUTS = 5
@@ -505,9 +506,9 @@ def test_hmc_moves_under_the_sigma_that_burn_in_found(tmp_path: Path, freeze: bo
 
 def test_sigma_is_consistent_for_normal_residuals() -> None:
     """The quantile of 100,000 normal residuals: relative standard error of sigma .003."""
-    module, _, _ = example("residuals")
+    found = ResidualScale(0.9, held_out=False, by_output=False)
     residual = 0.25 * torch.randn(100_000, generator=torch.Generator().manual_seed(3))
-    assert float(module._quantile_scale(residual)) == pytest.approx(0.25, rel=0.012)
+    assert float(found.of(residual)) == pytest.approx(0.25, rel=0.012)
 
 
 def prediction(module: Scaled, x: Tensor, y: Tensor, spread: float) -> Prediction:
