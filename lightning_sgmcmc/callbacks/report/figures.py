@@ -61,11 +61,13 @@ def learning_curve(path: Path, burn_in: int) -> Figure:
             upper.plot(*columns[name], label=label, **style)
     upper.set_ylabel("mean negative log-likelihood, nats")
     if "lr" in columns:  # a run shorter than the logging interval has none
-        from matplotlib.ticker import LogFormatterSciNotation, LogLocator
+        from matplotlib.ticker import LogLocator
 
         lower.semilogy(*columns["lr"], color="k", lw=1)
+        low, high = lower.get_ylim()
+        lower.yaxis.set_major_formatter("{x:g}")
         lower.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        lower.yaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(2, 2)))
+        lower.yaxis.set_minor_formatter("{x:g}" if high < 100 * low else "")
     lower.set_ylabel("step size")
     lower.set_xlabel("step")
     for axes in (upper, lower):
@@ -138,75 +140,85 @@ def verdict(diagnostics: Mapping[str, Any], stated: float) -> Figure | None:
         Left the temperatures of single directions, of all weights and of the predictions, with two
         standard errors, but for those whose error is above the stated temperature, and where a
         predictive deviation that is right to ``DEVIATION`` puts them; right the quantiles of R-hat
-        over predictions and weights, with the limit where there are enough draws to judge. None
-        where there is neither.
+        over predictions and weights, with the limit where there are enough draws to judge. What is
+        not measured has no panel, as an optimizer's iterates have no temperature; None where
+        nothing is.
     """
-    measured = _temperatures(diagnostics)
+    measured = _temperatures(diagnostics) if stated else {}
     mixing = diagnostics.get("mixing", {})
     rhats = {
         kind: mixing[kind]
         for kind in ("predictions", "weights")
         if mixing.get(kind, {}).get("rhat") is not None
     }
-    if not ((measured and stated) or rhats):
+    widths = [2] * bool(measured) + [1] * bool(rhats)
+    if not widths:
         return None
-    figure = new_figure(9, 4)
-    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
-    if measured and stated:
-        low, high = stated * (1 - DEVIATION) ** 2, stated * (1 + DEVIATION) ** 2
-        left.axhspan(low, high, color="C2", alpha=0.25, lw=0, label="accepted of predictions")
-        left.axhline(stated, color="0.4", ls=":", lw=1, label="stated")
-        ticks, at, lowest, highest = [], 0.0, 0.8 * low, 1.2 * high
-        for shade, (kind, values) in enumerate(measured.items()):
-            known = [(one, error) for one, error in values if error <= stated]
-            if len(known) < len(values):
-                kind += f"\n({len(values) - len(known)} of {len(values)}\nnot known)"
-            value, error = np.array(known, dtype=float).reshape(-1, 2).T
-            x = at + np.arange(len(value))
-            color = str(0.2 * (shade % 3))
-            left.errorbar(x, value, 2 * error, fmt="o", ms=4, lw=1, color=color)
-            for place, one in zip(x, value / stated, strict=True):
-                if not DRAWN[0] <= one <= DRAWN[1]:
-                    edge = stated * (DRAWN[1] if one > 0 else DRAWN[0])
-                    up = {"va": "top" if one > 0 else "bottom", "ha": "center", "rotation": 90}
-                    left.text(place, edge, f" {one * stated:.2g} ", color=color, **up)
-            lowest = min([lowest, *(value - 2 * error)])
-            highest = max([highest, *(value + 2 * error)])
-            ticks.append((at + max(0, len(x) - 1) / 2, kind))
-            at += len(x) + 2
-        left.set_ylim(max(lowest, stated * DRAWN[0]), min(highest, stated * DRAWN[1]))
-        left.set_xlim(-1.5, at - 1.5)
-        left.set_xticks([x for x, _ in ticks], [kind for _, kind in ticks])
-        legend_above(left)
-    left.set_ylabel("temperature, two standard errors")
+    figure = new_figure(3 * sum(widths), 4)
+    panels = np.atleast_1d(figure.subplots(1, len(widths), width_ratios=widths))
+    if measured:
+        _draw_temperatures(panels[0], measured, stated)
     if rhats:
-        # Chains that stand still apart have an infinite one, which ends at the upper edge.
-        every = [float(r) for found in rhats.values() for r in found["rhat"].values()]
-        finite = [r for r in every if np.isfinite(r)]
-        top = max(finite, default=1.1)
-        if mixing["draws_per_chain"] < ENOUGH_DRAWS:
-            right.set_title(
-                f"too few draws to judge:\n{ENOUGH_DRAWS} a chain are needed", size="medium"
-            )
-        else:
-            limit = max(found["rhat_limit"] for found in rhats.values())
-            right.axhspan(1, limit, color="C2", alpha=0.25, lw=0, label="accepted")
-            top = max(top, limit)
-            legend_above(right)
-        upper = 1 + 1.1 * (top - 1)
-        for at, found in enumerate(rhats.values()):
-            q = {name: min(value, upper) for name, value in found["rhat"].items()}
-            if not np.isfinite(found["rhat"]["max"]):
-                right.text(at, upper, " infinite ", va="top", ha="right", rotation=90)
-            right.plot([at, at], [q["min"], q["max"]], color="0.5", lw=1)
-            right.plot([at, at], [q["q05"], q["q95"]], color="k", lw=5, solid_capstyle="butt")
-            right.plot(at, q["median"], "o", color="w", mec="k", ms=6)
-        first, *others = rhats
-        right.set_xticks(range(len(rhats)), [first, *(f"{kind},\nnot judged" for kind in others)])
-        right.set_xlim(-0.6, len(rhats) - 0.4)
-        right.set_ylim(min([0.99, *finite]), upper)
-    right.set_ylabel("R-hat: median, 5 to 95 %, all")
+        _draw_rhats(panels[-1], rhats, mixing["draws_per_chain"])
     return figure
+
+
+def _draw_temperatures(
+    axes: Axes, measured: Mapping[str, list[tuple[float, float]]], stated: float
+) -> None:
+    low, high = stated * (1 - DEVIATION) ** 2, stated * (1 + DEVIATION) ** 2
+    axes.axhspan(low, high, color="C2", alpha=0.25, lw=0, label="accepted of predictions")
+    axes.axhline(stated, color="0.4", ls=":", lw=1, label="stated")
+    ticks, at, lowest, highest = [], 0.0, 0.8 * low, 1.2 * high
+    for shade, (kind, values) in enumerate(measured.items()):
+        known = [(one, error) for one, error in values if error <= stated]
+        if len(known) < len(values):
+            kind += f"\n({len(values) - len(known)} of {len(values)}\nnot known)"
+        value, error = np.array(known, dtype=float).reshape(-1, 2).T
+        x = at + np.arange(len(value))
+        color = str(0.2 * (shade % 3))
+        axes.errorbar(x, value, 2 * error, fmt="o", ms=4, lw=1, color=color)
+        for place, one in zip(x, value / stated, strict=True):
+            if not DRAWN[0] <= one <= DRAWN[1]:
+                edge = stated * (DRAWN[1] if one > 0 else DRAWN[0])
+                up: dict[str, Any] = {"va": "top" if one > 0 else "bottom", "ha": "center"}
+                axes.text(place, edge, f" {one * stated:.2g} ", rotation=90, color=color, **up)
+        lowest = min([lowest, *(value - 2 * error)])
+        highest = max([highest, *(value + 2 * error)])
+        ticks.append((at + max(0, len(x) - 1) / 2, kind))
+        at += len(x) + 2
+    axes.set_ylim(max(lowest, stated * DRAWN[0]), min(highest, stated * DRAWN[1]))
+    axes.set_xlim(-1.5, at - 1.5)
+    axes.set_xticks([x for x, _ in ticks], [kind for _, kind in ticks])
+    legend_above(axes)
+    axes.set_ylabel("temperature, two standard errors")
+
+
+def _draw_rhats(axes: Axes, rhats: Mapping[str, Any], draws: int) -> None:
+    # Chains that stand still apart have an infinite one, which ends at the upper edge.
+    every = [float(r) for found in rhats.values() for r in found["rhat"].values()]
+    finite = [r for r in every if np.isfinite(r)]
+    top = max(finite, default=1.1)
+    if draws < ENOUGH_DRAWS:
+        axes.set_title(f"too few draws to judge:\n{ENOUGH_DRAWS} a chain are needed", size="medium")
+    else:
+        limit = max(found["rhat_limit"] for found in rhats.values())
+        axes.axhspan(1, limit, color="C2", alpha=0.25, lw=0, label="accepted")
+        top = max(top, limit)
+        legend_above(axes)
+    upper = 1 + 1.1 * (top - 1)
+    for at, found in enumerate(rhats.values()):
+        q = {name: min(value, upper) for name, value in found["rhat"].items()}
+        if not np.isfinite(found["rhat"]["max"]):
+            axes.text(at, upper, " infinite ", va="top", ha="right", rotation=90)
+        axes.plot([at, at], [q["min"], q["max"]], color="0.5", lw=1)
+        axes.plot([at, at], [q["q05"], q["q95"]], color="k", lw=5, solid_capstyle="butt")
+        axes.plot(at, q["median"], "o", color="w", mec="k", ms=6)
+    first, *others = rhats
+    axes.set_xticks(range(len(rhats)), [first, *(f"{kind},\nnot judged" for kind in others)])
+    axes.set_xlim(-0.6, len(rhats) - 0.4)
+    axes.set_ylim(min([0.99, *finite]), upper)
+    axes.set_ylabel("R-hat: median, 5 to 95 %, all")
 
 
 def _temperatures(diagnostics: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:

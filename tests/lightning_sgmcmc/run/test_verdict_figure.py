@@ -93,3 +93,14 @@ def test_weights_are_not_judged_beside_predictions() -> None:
 
 def test_nothing_is_drawn_of_nothing() -> None:
     assert verdict({"mixing": {"weights": {"rhat": None}}}, 1.0) is None
+
+
+def test_what_is_not_measured_has_no_panel() -> None:
+    """An optimizer's iterates have no temperature, and one draw no R-hat."""
+    figure = verdict(CONTENT, 0.0)
+    assert figure is not None
+    assert [axes.get_ylabel() for axes in figure.axes] == ["R-hat: median, 5 to 95 %, all"]
+    figure = verdict(CONTENT | {"mixing": {}}, 1.0)
+    assert figure is not None
+    assert [axes.get_ylabel() for axes in figure.axes] == ["temperature, two standard errors"]
+    assert verdict({}, 1.0) is None
