@@ -69,8 +69,8 @@ class SGMCMCModule(EnsembleSteps):
         max_gradient_noise: For ``lr="auto"`` on minibatches: the largest relative error of a
             variance along the stiffest directions and of predictions, the step's own included
             (:class:`~lightning_sgmcmc.adaptation.StepSize`); None sets none on noise.
-        draw_budget: Largest number of draws of a chain written to disk. If more are due, evenly
-            spaced ones are written and the rest enters the ensemble only; 0 writes none.
+        draw_budget: Largest number of draws of a chain that a command writes to disk, evenly
+            spaced ones of those due; the rest enters the ensemble only. 0 writes none.
         draw_dtype: Type that draws are stored in: float32, bfloat16 or float16.
         num_chains: Chains that run as one computation, each with its own start, noise and
             minibatches.

@@ -109,7 +109,7 @@ def fit_network(net: nn.Module, x: Tensor, outputs: int, what: str = "outputs") 
                 "stored draws would not find: make them in __init__, lazy or without elements"
             )
     if needs_calibration(net):
-        calibrate(net, torch.split(x, CALIBRATION // 4))
+        calibrate(net, torch.tensor_split(x, -(-len(x) // (CALIBRATION // 4))))
     examples = x[:2]
     taken, wanted = list(examples.shape), [len(examples), outputs]
     modes = [(part, part.training) for part in net.modules()]

@@ -5,19 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_sgmcmc.callbacks.run import received
-
-if TYPE_CHECKING:
-    from tasks.regression import RegressionTask
+from lightning_sgmcmc.chain import Chain
 
 #: Training examples from whose residuals sigma is fixed, where all of them are on disk.
 _FROM_DISK = 4096
 _BATCH = 256
+
+
+class Scaled(Protocol):
+    """A task with a noise scale: what of :class:`~tasks.regression.RegressionTask` is needed."""
+
+    chain: Chain
+    trainer: Any
+    noise: Any
+    log_noise: Tensor
+    noise_profile: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the task is."""
+
+    @property
+    def active_columns(self) -> Tensor | slice:
+        """The outputs that are not zero in all data."""
+
+    def latest_residual(self) -> Tensor | None:
+        """Return the residuals of the last minibatch, [B, D]; None if not known."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +79,7 @@ class ResidualScale:
         normal = math.sqrt(2) * float(torch.erfinv(probability))
         return (quantile / normal).clamp_min(torch.finfo(flat.dtype).tiny)
 
-    def check(self, task: RegressionTask) -> None:
+    def check(self, task: Scaled) -> None:
         """Raise ValueError if the data lack what sigma is to be found from.
 
         Args:
@@ -74,7 +93,7 @@ class ResidualScale:
                 '"residuals"'
             )
 
-    def follow(self, task: RegressionTask) -> None:
+    def follow(self, task: Scaled) -> None:
         """Take log sigma a tenth of the way to that of the last minibatch's residuals.
 
         It stands still where the sampler adapts its step to the potential's changes.
@@ -99,7 +118,7 @@ class ResidualScale:
         task.log_noise.lerp_(scale[0].log().to(task.log_noise), 0.1)
 
     @torch.no_grad()
-    def fix(self, task: RegressionTask) -> None:
+    def fix(self, task: Scaled) -> None:
         """Fix sigma, and p, by the residuals of the whole set.
 
         Of training data on disk they are those of 4,096 examples, spread evenly; sigma stays as it
@@ -121,7 +140,7 @@ class ResidualScale:
             task.noise_profile[columns] = profile.to(task.noise_profile)
         task.log_noise.copy_(self.of(residual).log())
 
-    def _batches(self, task: RegressionTask) -> Iterable[Any]:
+    def _batches(self, task: Scaled) -> Iterable[Any]:
         stream = task.chain.stream
         if self.held_out:
             return (received(task.trainer, batch) for batch in _validation(task))
@@ -131,8 +150,8 @@ class ResidualScale:
         return ((x[i : i + _BATCH], y[i : i + _BATCH]) for i in range(0, len(x), _BATCH))
 
 
-def _validation(task: RegressionTask) -> Iterable[Any]:
-    data = task.trainer.datamodule  # type: ignore[attr-defined]
+def _validation(task: Scaled) -> Iterable[Any]:
+    data = task.trainer.datamodule
     batches: Iterable[Any] = data.val_dataloader() if data is not None else []
     return batches
 

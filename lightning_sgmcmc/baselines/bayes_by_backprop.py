@@ -117,13 +117,17 @@ class BayesByBackprop(Sampler):
         Raises:
             ValueError: If no step was taken yet.
         """
-        if self.steps_taken == 0:
+        self.check_burn_in(self.steps_taken)
+        super().freeze()
+        self._frozen = True
+
+    def check_burn_in(self, steps: int) -> None:
+        """Raise ValueError if there is no step to fit q in."""
+        if steps == 0:
             raise ValueError(
                 "Bayes by Backprop fits q during burn-in, but burn_in ends before its first step: "
                 "raise burn_in, or set freeze_preconditioner to false"
             )
-        super().freeze()
-        self._frozen = True
 
     def formula(self, grads: list[Tensor]) -> None:
         """Take the optimizer's step on the variational bound, and draw the weights anew."""

@@ -110,13 +110,20 @@ class SWAG(Optimized):
         Raises:
             ValueError: If fewer than ``rank`` iterates have entered.
         """
-        if self._entered < self.rank:
-            raise ValueError(
-                f"SWAG has taken {self._entered} iterates where burn-in ends, and needs "
-                f"{self.rank}: raise burn_in, or lower start, every or rank"
-            )
+        self._check_entered(self._entered)
         super().freeze()
         self._frozen = True
+
+    def check_burn_in(self, steps: int) -> None:
+        """Raise ValueError if fewer than ``rank`` iterates will have entered."""
+        self._check_entered(max(0, steps - self.start) // self.every)
+
+    def _check_entered(self, entered: int) -> None:
+        if entered < self.rank:
+            raise ValueError(
+                f"SWAG has taken {entered} iterates where burn-in ends, and needs "
+                f"{self.rank}: raise burn_in, or lower start, every or rank"
+            )
 
     def formula(self, grads: list[Tensor]) -> None:
         """Take the optimizer's step, or draw from the Gaussian once it is frozen."""

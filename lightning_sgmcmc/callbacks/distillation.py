@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+import math
+from typing import Any
 
 import lightning as L
 import torch
@@ -11,12 +12,12 @@ from torch import Tensor, nn
 
 from lightning_sgmcmc.callbacks.run import record, run_folder, task_of
 from lightning_sgmcmc.chain import BatchStream, Chain, Task
+from lightning_sgmcmc.chain.undisturbed import undisturbed
 from lightning_sgmcmc.common.files import save_tensors, write_beside
 from lightning_sgmcmc.metrics import Categorical, Prediction, label_nll
 from lightning_sgmcmc.posterior.distill import (
     MakeOptimizer,
     Student,
-    check_probabilities,
 )
 from lightning_sgmcmc.posterior.held_out import MEASURED, evaluating
 
@@ -61,18 +62,27 @@ class Distillation(L.Callback):
     ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
+        if start is not None and start < 0:
+            raise ValueError(f"start must not be negative, got {start}")
         self.every, self.start = every, start
         #: The student, its optimizer and the number of its steps.
         self.student = Student(student, optimizer, batch_size, noise_std, prior_precision)
         self._restored: dict[str, Any] | None = None
+        self._checked = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Put the student where the chain is, and restore what is to be.
 
         Raises:
-            ValueError: If the training data are not in a BatchStream.
+            ValueError: If the training data are not in a BatchStream, or the run ends before the
+                student's first step.
         """
         chain = task_of(pl_module).chain
+        start = chain.draws.burn_in if self.start is None else self.start
+        if 0 <= trainer.max_steps <= start:
+            raise ValueError(
+                f"the student begins after step {start}, and the run ends after {trainer.max_steps}"
+            )
         if not isinstance(trainer.train_dataloader, BatchStream):
             raise ValueError(
                 "Distillation draws minibatches of its own: train on a BatchStream, got "
@@ -82,6 +92,23 @@ class Distillation(L.Callback):
         self.student.seed = chain.sampler.seed
         if self._restored is not None:
             self.student.load_state_dict(self._restored)
+        self._checked = False
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
+    ) -> None:
+        """Refuse, before the first step, a student and a teacher that do not fit each other.
+
+        Raises:
+            ValueError: If they do not.
+        """
+        if self._checked:
+            return
+        self._checked, chain = True, task_of(pl_module).chain
+        assert chain.stream is not None
+        with undisturbed(chain.task):
+            batch = self.student.minibatch(chain.stream.tensors, chain.steps)
+            self.student.check(batch, self._probabilities(chain, batch))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
@@ -102,15 +129,17 @@ class Distillation(L.Callback):
     @torch.no_grad()
     def _teach(self, chain: Chain, batch: Any) -> Tensor:
         """Return the probabilities [B, C] of the chains' states, averaged over all chains."""
-        with evaluating(chain.task):
-            probabilities = chain.evaluate("predictive", batch)
-        if chain.stack is not None:
-            probabilities = probabilities.mean(0)
-        if not self.student.steps:
-            check_probabilities(probabilities)
+        probabilities = self._probabilities(chain, batch)
         if not chain.processes.data_parallel:
             probabilities = chain.processes.reduce(probabilities, "mean")
-        return cast(Tensor, probabilities)
+        return probabilities
+
+    @torch.no_grad()
+    def _probabilities(self, chain: Chain, batch: Any) -> Tensor:
+        """Return those of this process's chains, [B, C]."""
+        with evaluating(chain.task):
+            probabilities: Tensor = chain.evaluate("predictive", batch)
+        return probabilities if chain.stack is None else probabilities.mean(0)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write the student and its metrics."""
@@ -120,7 +149,10 @@ class Distillation(L.Callback):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "student.safetensors"
         sha256 = save_tensors(path, self.student.net.state_dict())
-        metrics = self.measure(task_of(pl_module))
+        metrics = {
+            name: {key: value if math.isfinite(value) else None for key, value in found.items()}
+            for name, found in self.measure(task_of(pl_module)).items()
+        }
         content = {"steps": self.student.steps, "metrics": metrics, "sha256": sha256}
         write_beside(folder / "student.json", json.dumps(content, indent=1))
 
@@ -133,7 +165,7 @@ class Distillation(L.Callback):
             x, labels = held_out.examples[:2]
             if labels.is_floating_point():
                 continue
-            p = self.student.probabilities(x).double()
+            p = self.student.probabilities(x)
             nll = label_nll(p, labels)
             prediction = Prediction(Categorical, p, torch.zeros_like(p), None, nll)
             found[name] = task.metrics(prediction, held_out.examples)

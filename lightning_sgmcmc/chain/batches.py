@@ -131,7 +131,11 @@ class BatchStream:
         if self.batch_size % world_size:
             raise ValueError(
                 f"a batch of {self.batch_size} does not divide among {world_size} processes: "
-                f"choose a multiple of {world_size}"
+                + (
+                    "drop rows, or give each process chains of its own (--trainer.strategy=chains)"
+                    if self.sampling == "full"
+                    else f"choose a multiple of {world_size}"
+                )
             )
         self.tensors = tree_map(lambda t: t.to(device), self.tensors)
         self.seed, self.chain, self.rank, self.world_size = seed, chain, rank, world_size

@@ -162,6 +162,13 @@ def check_freezing(sampler: Sampler, schedule: DrawSchedule, freeze: bool) -> No
             f"{sampler.preconditioner!r} freezes at the end of burn-in, but burn_in is 0: give it "
             "some steps to adapt in, or set freeze_preconditioner to false"
         )
+    if freeze and sampler.prior.adaptive and schedule.burn_in == 0:
+        raise ValueError(
+            f"{sampler.prior!r} learns during burn-in, but burn_in is 0: give it some steps to "
+            "learn in, or set freeze_preconditioner to false"
+        )
+    if freeze:
+        sampler.check_burn_in(schedule.burn_in - schedule.optimizer_steps)
 
 
 def check_batches(sampler: Sampler, loader: Any) -> None:

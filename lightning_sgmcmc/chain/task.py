@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from lightning_sgmcmc.metrics import Law, Prediction, Unstated
 from lightning_sgmcmc.target import Batch
@@ -115,7 +115,8 @@ class Task(Report, nn.Module):
     def _stated(self, batch: Batch, missing: str) -> Law:
         if not self.states_law:
             raise TypeError(f"{type(self).__name__} must define law(x), or {missing}")
-        if not isinstance(batch, (tuple, list)):
+        has_inputs = isinstance(batch, (tuple, list, fx.Proxy))  # the last while torch.fx traces
+        if not has_inputs:
             raise TypeError(
                 f"law(x) is for batches (x, y), got a {type(batch).__name__}: define nll(batch) "
                 "and predictive(batch) instead, or train on (x, y)"

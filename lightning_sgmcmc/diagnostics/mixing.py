@@ -44,6 +44,12 @@ def columns(traces: Array) -> tuple[Array, NDArray[np.bool_]]:
     return rows, varies
 
 
+def without_middle(traces: Array) -> Array:
+    """Return traces without the middle one of an odd number of draws, which no half has."""
+    draws = traces.shape[1]
+    return np.delete(traces, draws // 2, axis=1) if draws % 2 and draws >= MIN_DRAWS else traces
+
+
 def ess(x: ArrayLike, method: Literal["bulk", "tail", "mean"] = "bulk") -> Array:
     """Return how many independent draws would do as well.
 
@@ -73,10 +79,10 @@ def ess(x: ArrayLike, method: Literal["bulk", "tail", "mean"] = "bulk") -> Array
     if method not in ("bulk", "tail", "mean"):
         raise ValueError(f"method must be bulk, tail or mean, got {method!r}")
     traces = as_traces(x)
-    rows, varies = columns(traces)
+    rows, varies = columns(without_middle(traces))
     result = np.full(len(rows), np.nan)
     if traces.shape[1] >= MIN_DRAWS and varies.any():
-        rows = rows[varies]
+        rows = columns(traces)[0][varies]
         if method == "tail":
             result[varies] = _STATS.ess(rows, method="tail", prob=(0.05, 0.95))
         else:
@@ -107,7 +113,7 @@ def rhat(x: ArrayLike) -> Array:
         ValueError: If the shape is wrong.
     """
     traces = as_traces(x)
-    rows, varies = columns(traces)
+    rows, varies = columns(without_middle(traces))
     result = np.full(len(rows), np.nan)
     if traces.shape[1] >= MIN_DRAWS and varies.any():
         halves = _split(rows[varies])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import f as fisher_f
 
-from lightning_sgmcmc.diagnostics.mixing import Array, as_traces, columns, ess, rhat
+from lightning_sgmcmc.diagnostics.mixing import Array, as_traces, columns, ess, rhat, without_middle
 from lightning_sgmcmc.diagnostics.weighted import effective_draws
 
 #: R-hat above which chains count as not mixed, if draws are many (Vehtari et al. 2021 say 1.01
@@ -86,7 +86,7 @@ def _space(traces: Array, limit: int) -> dict[str, Any]:
     count = flat.shape[2]
     chosen = np.unique(np.linspace(0, count - 1, min(limit, count)).astype(int))
     flat = flat[:, :, chosen]
-    varies = columns(flat)[1]
+    varies = columns(without_middle(flat))[1]
     finite = np.isfinite(flat).all((0, 1))
     result: dict[str, Any] = {
         "count": count,

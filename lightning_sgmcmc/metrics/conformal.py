@@ -93,9 +93,10 @@ class Conformal:
         if (difficulty is not None) != self._by_difficulty:
             which = "had a difficulty" if self._by_difficulty else "had no difficulty"
             raise ValueError(f"the calibration examples {which}: give the bands the same")
-        return self.factor(probability).to(prediction.mean) * self._deviation(
+        half = self.factor(probability).to(prediction.mean) * self._deviation(
             prediction, difficulty
         )
+        return half.nan_to_num(nan=torch.inf, posinf=torch.inf)  # inf * 0: nothing is known
 
     def interval(
         self, prediction: Moments, probability: float, difficulty: Tensor | None = None

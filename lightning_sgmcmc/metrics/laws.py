@@ -107,8 +107,8 @@ class Normal(Law):
 
     @property
     def noise(self) -> Tensor | None:
-        """std^2."""
-        return self.parameters[1].square()
+        """std^2, in float64: in float32 it would be 0 below 1e-19, and infinite above 1e19."""
+        return self.parameters[1].double().square()
 
     def log_density(self, y: Tensor) -> Tensor:
         """Return log N(y; mean, std^2), summed over an example's entries, [B].

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.optim import Adam, Optimizer
 
 from lightning_sgmcmc.chain.stack import ChainStack
+from lightning_sgmcmc.common.arguments import check_optimizer
 from lightning_sgmcmc.posterior.posterior import Posterior
 from lightning_sgmcmc.posterior.predict import MEMORY, Plan, cut, num_examples
 
@@ -67,6 +68,7 @@ class Student:
         self.net = net
         parameters = list(net.parameters())
         self.optimizer = optimizer(parameters) if optimizer else Adam(parameters, lr=1e-4)
+        check_optimizer(self.optimizer)
         self.batch_size, self.noise_std = batch_size, noise_std
         self.prior_precision, self.seed = prior_precision, seed
         #: Steps taken.
@@ -119,11 +121,7 @@ class Student:
             torch.manual_seed(self.seed + 2**32 * (self.steps + 1))
             self.net.train()
             logits = self.net(x)
-        if logits.shape != probabilities.shape:
-            raise ValueError(
-                f"the student must return logits {list(probabilities.shape)} as the teacher's "
-                f"probabilities, got {list(logits.shape)}"
-            )
+        _check_logits(logits, probabilities)
         loss = functional.cross_entropy(logits, probabilities.to(logits))
         squares = sum((p.square().sum() for p in self.net.parameters()), torch.zeros(()).to(loss))
         self.optimizer.zero_grad()
@@ -133,10 +131,26 @@ class Student:
         return loss.detach()
 
     @torch.no_grad()
+    def check(self, batch: Any, probabilities: Tensor) -> None:
+        """Refuse a teacher, or a student, that does not fit the other, without a step.
+
+        Args:
+            batch: What :meth:`minibatch` returned.
+            probabilities: The teacher's.
+
+        Raises:
+            ValueError: If the teacher is no classifier, or the student's outputs have another
+                shape than its probabilities.
+        """
+        check_probabilities(probabilities)
+        _check_logits(self.net.eval()(_inputs(batch)), probabilities)
+
+    @torch.no_grad()
     def probabilities(self, x: Tensor, batch_size: int = 1000) -> Tensor:
         """Return the student's probabilities, [B, C]."""
         self.net.eval()
-        return torch.cat([torch.softmax(self.net(part), -1) for part in torch.split(x, batch_size)])
+        parts = [self.net(part).double() for part in torch.split(x, batch_size)]
+        return torch.softmax(torch.cat(parts), -1)  # in float32 small ones would be 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return all from which the student goes on exactly."""
@@ -266,8 +280,18 @@ def check_probabilities(predicted: Tensor) -> None:
         )
 
 
+def _check_logits(logits: Tensor, probabilities: Tensor) -> None:
+    if logits.shape != probabilities.shape:
+        raise ValueError(
+            f"the student must return logits {list(probabilities.shape)} as the teacher's "
+            f"probabilities, got {list(logits.shape)}"
+        )
+
+
 def _inputs(data: Any) -> Tensor:
-    if not isinstance(data, (Tensor, tuple, list)):
-        raise TypeError(f"a student learns from batches (x, ...), got a {type(data).__name__}")
-    x: Tensor = data if isinstance(data, Tensor) else data[0]
+    x = data[0] if isinstance(data, (tuple, list)) else data
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"a student learns from batches (x, ...) with a tensor x, got a {type(x).__name__}"
+        )
     return x

@@ -252,7 +252,8 @@ def open_stores(run_folder: str | Path) -> list[DrawStore]:
         FileNotFoundError: If the folder holds none.
     """
     folder = Path(run_folder) / "samples"
-    numbers = sorted(int(path.name.removeprefix("chain")) for path in folder.glob("chain*"))
+    names = (path.name.removeprefix("chain") for path in folder.glob("chain*"))
+    numbers = sorted(int(name) for name in names if name.isdecimal())  # not a copy of one
     stores = [DrawStore.open(folder, number) for number in numbers]
     if not any(store.draws for store in stores):
         raise FileNotFoundError(f"{run_folder} holds no draws in samples/chain<c>: none was kept")

@@ -94,7 +94,8 @@ class HeldOut:
         buffers = {f"module.{name}": value.clone() for name, value in task.named_buffers()}
         with evaluating(task):  # with buffers of its own: some count dropout's masks
             law = FunctionalCall(MethodOf(task, "law_of"))(buffers, self._batches[0])
-        return PosteriorEnsemble.of(law, self.size, alone).to(chain.device)
+        origin = _mean_target(self.examples, tuple(law.mean.shape[1:]))
+        return PosteriorEnsemble.of(law, self.size, alone, origin).to(chain.device)
 
     @torch.no_grad()
     def add_draw(
@@ -134,6 +135,14 @@ class HeldOut:
         if probes is None:  # the joint answer changes without an update here
             ensemble._computed = None
         return probes
+
+
+def _mean_target(examples: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Return the mean target of examples (x, y) where y is of the predictions' shape."""
+    y = examples[1] if isinstance(examples, (tuple, list)) and len(examples) == 2 else None
+    if not isinstance(y, torch.Tensor) or y.shape[1:] != shape or not y.is_floating_point():
+        return None
+    return y.double().mean(0)
 
 
 @contextmanager

@@ -114,6 +114,12 @@ class KeptDraws:
         """
         chain = self.chain
         weight = chain.draw_weight
+        if not weight > 0:
+            raise ValueError(
+                f"the step size has come down to {chain.last_lr:g} at step {chain.steps}, where "
+                "the chain stands still and a draw has no weight: let the schedule end above 0, or "
+                "the run before"
+            )
         self.num_draws += 1
         self._weights.append(weight)
         chain.complete()
@@ -370,6 +376,9 @@ class KeptDraws:
             self._totals[name] = kept.to(device)
         for name, saved in state["ensembles"].items():
             ensemble = self.held_out[name].new_ensemble(self.chain)
+            # Sums of an earlier version are about 0.
+            origin = saved.get("origin", torch.zeros_like(ensemble.origin))
+            ensemble.origin = origin.to(device)
             if self.chain.processes.first:
                 for key, value in saved.items():
                     setattr(ensemble, key, value.to(device))

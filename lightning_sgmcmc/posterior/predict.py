@@ -286,11 +286,13 @@ def ensemble(
         w, part = weights[block.draws], block.examples
         # The draws' own mean and squared deviations in their own type, joined in float64 with
         # those before (Chan, Golub, LeVeque 1983): nothing cancels, and little memory moves.
+        share, before = float(w.sum()), float(weights[: block.draws.start].sum())
+        if not share:  # a schedule has ended at 0: draws without weight have no mean of their own
+            continue
         own, deviations = _moments(w.to(f.dtype), f)
-        if block.draws.start == 0:
+        if not before:
             mean[part], squares[part] = own, deviations
         else:
-            share, before = float(w.sum()), float(weights[: block.draws.start].sum())
             step = own - mean[part]
             mean[part] += step * (share / (before + share))
             squares[part] += deviations + step.square_() * (before * share / (before + share))

@@ -271,6 +271,9 @@ class Sampler(torch.optim.Optimizer):
         self.preconditioner.freeze()
         self.prior.freeze()
 
+    def check_burn_in(self, steps: int) -> None:
+        """Raise ValueError if ``steps`` of burn-in by the sampler itself are too few to freeze."""
+
     def refresh(self) -> None:
         """Draw anew what the chain carries beside its weights, such as a velocity."""
 

@@ -131,6 +131,10 @@ class ChainsInTurn(Sampler):
         self._follow_lr()
         return self.samplers[0].draw_weight()
 
+    def check_burn_in(self, steps: int) -> None:
+        """Raise ValueError if steps of burn-in by the chains themselves are too few to freeze."""
+        self.samplers[0].check_burn_in(steps)
+
     def freeze(self) -> None:
         """Make every chain's C a constant."""
         for sampler in self.samplers:

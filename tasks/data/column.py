@@ -20,7 +20,7 @@ MOST_CATEGORIES = 50
 #: Labels from here on stay words: 15 digits are what double precision has.
 _EXACT = 1e15
 #: What is written like a number but is none: thousands separators, units of money, percent.
-_LIKE_A_NUMBER = re.compile(r"[^\w\s]*\d[\d.,' _\u00a0\u202f]*[%€$£]?")
+_LIKE_A_NUMBER = re.compile(r"\(?[^\w\s]*[ \u00a0]?\d[\d.,' _\u00a0\u202f]*[%$£¥\u20a0-\u20cf]?\)?")
 #: A comma before three digits, which may separate thousands.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
@@ -145,6 +145,9 @@ class Column:
     def _numbers(self, fields: Sequence[str], places: Sequence[int]) -> Array | None:
         """Return numbers, None if one will not do."""
         joined = "".join(fields)
+        if not joined.isascii():  # spaces of other kinds around a number, as web pages have them
+            fields = [text.strip() for text in fields]
+            joined = "".join(fields)
         if not joined.isascii() or "_" in joined:
             return None
         if self.decimals.comma_allowed:
@@ -176,7 +179,8 @@ class Column:
     def _explain(self, fields: Sequence[str], places: Sequence[int]) -> None:
         """Raise an error that names the first value that will not do."""
         assert self.first is not None
-        for text, place in zip(map(str.strip, fields), places, strict=True):
+        texts = (" ".join(text.split()) for text in fields)  # as codes are taken of
+        for text, place in zip(texts, places, strict=True):
             where = f"{self.path}, {self.unit} {place}, column {self.name!r}"
             if text.lower() in MISSING:
                 raise ValueError(f"{where}: the value is missing; fill it or drop the row")

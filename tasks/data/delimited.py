@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -195,11 +196,26 @@ def layout_of(path: Path, head: list[Row]) -> Layout:
 
 
 def _is_header(fields: list[str], head: list[Row]) -> bool:
-    if any(is_number(field) or (field and field.lower() in MISSING) for field in fields):
-        return False
+    doubtful = [bool(field) and _is_no_word(field) for field in fields]
+    columns = list(zip(*(row for _, row in head[1:]), strict=False))
+    if any(doubtful):  # "Na" is sodium, beside another word over numbers
+        surely = any(
+            field and not doubt and all(map(is_number, below))
+            for field, doubt, below in zip(fields, doubtful, columns, strict=False)
+        )
+        if not surely or any(_is_finite(field) for field in fields):
+            return False
     # Words over words: a row of data, if one of them stands below in its own column too.
-    columns = zip(*(row for _, row in head[1:]), strict=False)
     return not any(f in column for f, column in zip(fields, columns, strict=False) if f)
+
+
+def _is_finite(field: str) -> bool:
+    return is_number(field) and math.isfinite(float(field))
+
+
+def _is_no_word(field: str) -> bool:
+    """Return whether a field is a number, or stands for a missing value."""
+    return is_number(field) or field.lower() in MISSING
 
 
 def _is_numbered(fields: list[str], head: list[Row]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
@@ -32,6 +34,7 @@ def examine(table: Table, train: NDArray[np.float64]) -> None:
     for j, values in enumerate(train.T):
         low, lower, median, upper, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
         if low == high:
+            _refuse_beyond(table, j, low, 1.0)
             constant.append(names[j])
             continue
         furthest = low if median - low > high - median else high
@@ -44,6 +47,7 @@ def examine(table: Table, train: NDArray[np.float64]) -> None:
                 f"{_where(table, j, furthest)}: {furthest:g} leaves nothing of the other values "
                 "once the column is standardised; correct it, drop the row, or take logarithms"
             )
+        _refuse_beyond(table, j, values.mean(), scale)
         if 0 < _FAR * spread < distance and share > 0.5:
             outliers.append(f"{furthest:g} ({_where(table, j, furthest)})")
     if constant:
@@ -57,7 +61,26 @@ def examine(table: Table, train: NDArray[np.float64]) -> None:
         )
 
 
+def _column(table: Table, j: int) -> NDArray[Any]:
+    return table.x[:, j] if j < table.x.shape[1] else table.y
+
+
+def _refuse_beyond(table: Table, j: int, mean: float, scale: float) -> None:
+    """Refuse a value, also of a held-out row, that float32 does not hold once standardised."""
+    values = _column(table, j)
+    if values.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore", divide="ignore"):
+        wrong = np.abs(values / scale - mean / scale) > np.finfo(np.float32).max
+    if wrong.any():
+        value = values[wrong.argmax()]
+        raise ValueError(
+            f"{_where(table, j, value)}: {value:g} is too large for the network once the column is "
+            "standardised by the training rows; correct it, or drop the row"
+        )
+
+
 def _where(table: Table, column: int, value: float) -> str:
     name = (*table.features, table.target)[column]
-    values = table.x[:, column] if column < table.x.shape[1] else table.y
+    values = _column(table, column)
     return table.places.of(int(np.argmax(values == value)), name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ def place_of(path: Path, names: Sequence[str], target: str | int | None) -> int:
     name = names[-1] if target is None else str(target)
     if name in names:
         return list(names).index(name)
-    if name.lstrip("-").isdigit() and -len(names) <= int(name) < len(names):
+    if re.fullmatch(r"-?[0-9]+", name) and -len(names) <= int(name) < len(names):
         return int(name) % len(names)
     raise ValueError(f"{path} has no column {name!r}: choose among {shown(names)}")
 

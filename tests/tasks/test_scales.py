@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tasks.data.class_table import ClassTableData
-from tasks.data.uci import UCIData
+from tasks.data.uci import UCIData, standard_split
 
 ROWS = 200
 rng = np.random.default_rng(0)
@@ -115,3 +115,13 @@ def test_what_float32_does_not_resolve_is_kept(tmp_path: Path, shift: float) -> 
             found.append(x.double())
         tolerance = 2 * abs(shift) * 2**-52 / seconds.std() + 2**-22
         torch.testing.assert_close(found[1], found[0], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("value", [1e40, 1e308])
+def test_a_held_out_row_may_not_overflow_once_it_is_standardised(
+    tmp_path: Path, value: float
+) -> None:
+    """Else a whole run would end with predictions that are not finite."""
+    row = int(standard_split(ROWS, 0)[1][0])
+    with pytest.raises(ValueError, match=rf"line {row + 2}, column 'a': .* is too large"):
+        UCIData(file=table(tmp_path, spoilt(value, row))).setup()

@@ -380,3 +380,41 @@ def test_targets_by_name_and_number(tmp_path: Path, target: str | int | None) ->
 def test_unknown_targets_name_the_columns(tmp_path: Path, target: str | int) -> None:
     with pytest.raises(ValueError, match=f"no column '{target}': choose among a, b, y"):
         read_table(written(tmp_path, PLAIN), target)
+
+
+@pytest.mark.parametrize("cell", ["\u00a02", "2\u2009", "\u30002"])
+def test_spaces_of_any_kind_around_a_number(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b,y\n1,{cell},3\n2,3,4\n", encoding="utf-8")
+    assert read_table(path).x[0, 1] == 2
+
+
+@pytest.mark.parametrize("cell", ["1\t2", "1\n2"])
+def test_numbers_with_a_break_among_words_are_refused(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f'c,y\nred,1\n"{cell}",2\n')
+    with pytest.raises(ValueError, match="line 3, column 'c'"):
+        read_table(path)
+
+
+def test_sodium_is_a_name(tmp_path: Path) -> None:
+    """It reads like a missing value, beside names that stand over numbers."""
+    path = tmp_path / "t.csv"
+    path.write_text("RI,Na,Type\n1.5,13.2,1\n1.6,12.9,2\n")
+    assert read_table(path).features == ("RI", "Na")
+
+
+@pytest.mark.parametrize("price", ["$ 1,000", "€ 1000", "(1000)", "1000 ¥"])
+def test_money_is_no_word(tmp_path: Path, price: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f'price,y\n"{price}",1\n"{price}",2\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="is not a number"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("name", ["--1", "\u00b2"])
+def test_a_target_that_is_no_number_of_a_column_is_unknown(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,y\n1,2\n2,3\n")
+    with pytest.raises(ValueError, match="has no column"):
+        read_table(path, name)

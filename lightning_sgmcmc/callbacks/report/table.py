@@ -25,7 +25,7 @@ def verdict(content: dict[str, Any]) -> str:
     if found["alarms"]:
         return "not yet a sample of the target"
     if not content["temperature"]:
-        return "T = 0: iterates of an optimizer, not draws"
+        return "T = 0: not a sample of a posterior"
     return "the draws are a sample of the target" if found["notes"] else "a sample of the posterior"
 
 

@@ -31,7 +31,7 @@ from tests.lightning_sgmcmc.baselines.common import (
 )
 from tests.lightning_sgmcmc.problem import N, Problem
 from tests.posteriors import LinearRegression
-from tests.toy import Toy
+from tests.toy import Toy, ToyData, trainer
 
 MIXTURE = ScaleMixturePrior(0.4, 1.0, 0.1)
 PRIOR = GaussianPrior(4.0)
@@ -251,3 +251,11 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     module = Toy(partial(BayesByBackprop, lr=0.01, prior=PRIOR), net())
     with pytest.raises(ValueError, match="burn_in ends before its first step: raise burn_in"):
         fit(module, tmp_path, 3)
+
+
+def test_a_burn_in_that_an_optimizer_fills_is_refused_at_the_start(tmp_path: Path) -> None:
+    adam = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 195)
+    module = Toy(partial(BayesByBackprop, lr=1e-2), burn_in=195, burn_in_optimizer=adam)
+    with pytest.raises(ValueError, match="burn_in ends before its first step"):
+        trainer(tmp_path, 300).fit(module, datamodule=ToyData())
+    assert module.chain.steps == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from lightning_sgmcmc import GaussianPrior
 from lightning_sgmcmc.baselines import SWAG, Optimized
 from tests.lightning_sgmcmc.baselines.common import assert_stacked_is_alone, through_a_file
 from tests.lightning_sgmcmc.problem import N, Problem
+from tests.toy import Toy, ToyData, trainer
 
 ADAM = partial(torch.optim.Adam, betas=(0.8, 0.9))
 PRIOR = GaussianPrior(4.0)
@@ -125,3 +127,10 @@ def test_wrong_arguments() -> None:
     problem.run(sampler, 8)
     with pytest.raises(ValueError, match="has taken 2 iterates where burn-in ends, and needs 3"):
         sampler.freeze()
+
+
+def test_a_burn_in_without_iterates_enough_is_refused_at_the_start(tmp_path: Path) -> None:
+    module = Toy(partial(SWAG, lr=1e-2, start=100, every=5, rank=20), burn_in=195)
+    with pytest.raises(ValueError, match="has taken 19 iterates where burn-in ends, and needs 20"):
+        trainer(tmp_path, 300).fit(module, datamodule=ToyData())
+    assert module.chain.steps == 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import LinearLR
 
 from lightning_sgmcmc import SGLD
 from lightning_sgmcmc.chain.schedules import (
@@ -19,6 +22,7 @@ from lightning_sgmcmc.chain.schedules import (
     PolynomialDecay,
     WarmupCosine,
 )
+from tests.toy import Toy, ToyData, trainer
 
 LR = 0.3
 
@@ -155,3 +159,12 @@ def test_count_is_the_number_kept(cycle: Cycle | None, thinning: int) -> None:
 def test_draw_schedule_refuses(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DrawSchedule(**arguments)
+
+
+def test_a_step_size_that_has_come_down_to_0_gives_no_draw(tmp_path: Path) -> None:
+    drop = partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=40)
+    module = Toy(partial(SGLD, lr=1e-3), burn_in=10, thinning=5, schedule=drop)
+    with pytest.raises(
+        ValueError, match=r"come down to 0 at step 45.*let the schedule end above 0"
+    ):
+        trainer(tmp_path, 60).fit(module, datamodule=ToyData())

@@ -299,3 +299,12 @@ def test_many_short_chains_are_right_together() -> None:
     summary = summarise(predictions=x)
     assert summary["predictions"]["rhat"]["median"] > 1.02
     assert alarms(summary) == []
+
+
+def test_a_quantity_that_moves_in_the_middle_draw_alone_is_a_constant_of_both_halves() -> None:
+    x = np.zeros((1, 21, 1))
+    x[0, 10] = 1
+    assert np.isnan([rhat(x), ess(x), ess(x, "tail")]).all()
+    found = summarise(predictions=x)
+    assert found["predictions"]["constant"] == 1
+    assert found["predictions"]["rhat"] is None

@@ -43,6 +43,13 @@ def test_an_error_that_is_not_a_number_widens_the_band() -> None:
     assert not Conformal(law, y).factor(0.9).isfinite()
 
 
+def test_a_score_that_is_not_known_holds_everything() -> None:
+    """An error where the predicted deviation is 0 is infinitely many deviations, of size 0."""
+    zero = torch.zeros(9, 1, dtype=torch.float64)
+    law = moments(zero, zero)
+    assert Conformal(law, zero + 1).metrics(law, zero + 1)["coverage_90"] == 1
+
+
 def test_bands_that_follow_a_difficulty_hold_examples_of_another_kind() -> None:
     """Errors of three times the size, of which the deviation knows nothing and the difficulty does.
 

@@ -68,3 +68,15 @@ def test_an_example_without_draws_is_an_error() -> None:
         metric.compute()
     with pytest.raises(ValueError, match="weight must be positive"):
         metric.update(torch.ones(2), torch.ones(2), torch.tensor([0, 1]), 0.0)
+
+
+def test_deviations_far_from_zero() -> None:
+    """As of Unix seconds: squares about 0 would leave nothing of a deviation of 1."""
+    generator = torch.Generator().manual_seed(0)
+    f = 1.7e9 + torch.randn(50, 4, 1, dtype=torch.float64, generator=generator)
+    ensemble = PosteriorEnsemble(4, (1,), Normal, origin=f[0].mean(0))
+    for draw in f:
+        ensemble.update(draw, torch.zeros(4), torch.arange(4))
+    found = ensemble.compute()
+    torch.testing.assert_close(found.mean, f.mean(0), rtol=1e-15, atol=0)
+    torch.testing.assert_close(found.epistemic_std, f.std(0, correction=0), rtol=1e-6, atol=0)

@@ -194,3 +194,11 @@ def test_scores_of_labels_count_wrong_ones() -> None:
     ]
     assert Bernoulli.scores(p[:, 1], p[:, 1], labels.double()) == {"error_percent": 25.0}
     assert Unstated.scores(p, p, labels) == {}
+
+
+@pytest.mark.parametrize("unit", [1e-25, 1e25])
+def test_a_deviation_in_any_unit_has_a_variance(unit: float) -> None:
+    """Its square is 0 or infinite in float32."""
+    law = Normal(torch.zeros(3, 1, dtype=torch.float64), torch.full((3, 1), unit))
+    assert law.noise is not None
+    torch.testing.assert_close(law.noise.sqrt() / unit, torch.ones(3, 1, dtype=torch.float64))

@@ -289,3 +289,45 @@ def test_integer_inputs_are_not_perturbed() -> None:
         Student(nn.Linear(2, 2), batch_size=4).minibatch(data, 0)
     student = Student(nn.Linear(2, 2), batch_size=4, noise_std=0)
     assert student.minibatch(data, 0)[0].shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "student", "error"),
+    [
+        (Toy, ToyData, nn.Linear(FEATURES, CLASSES), "needs a classifier"),
+        (Classifier, Data, nn.Linear(FEATURES, CLASSES + 1), "must return logits"),
+        (Classifier, Data, nn.Linear(FEATURES + 4, CLASSES), "cannot be multiplied"),
+    ],
+)
+def test_a_student_that_does_not_fit_is_refused_before_the_first_step(
+    tmp_path: Path, make: Any, data: Any, student: nn.Module, error: str
+) -> None:
+    module = make(burn_in=19)
+    with pytest.raises((ValueError, RuntimeError), match=error):
+        trainer(tmp_path, 30, [Distillation(student)]).fit(module, datamodule=data())
+    assert module.chain.steps == 0
+
+
+def test_a_student_that_would_never_learn_is_refused(tmp_path: Path) -> None:
+    late = Distillation(nn.Linear(FEATURES, CLASSES), start=30)
+    with pytest.raises(ValueError, match="begins after step 30, and the run ends after 30"):
+        trainer(tmp_path, 30, [late]).fit(Classifier(burn_in=19), datamodule=Data())
+
+
+def test_an_optimizer_that_needs_several_gradients_is_refused() -> None:
+    with pytest.raises(ValueError, match="several times a step"):
+        Distillation(nn.Linear(FEATURES, CLASSES), torch.optim.LBFGS)
+
+
+def test_the_students_nll_is_that_of_its_logits(tmp_path: Path) -> None:
+    """Logits 150 apart: in float32 the probability is 0, and its NLL infinite."""
+    student = nn.Linear(FEATURES, CLASSES)
+    with torch.no_grad():
+        student.weight.zero_()
+        student.bias.copy_(torch.tensor([150.0, 0, 0, 0]))
+    module, frozen = Classifier(burn_in=10), partial(torch.optim.SGD, lr=0.0)
+    trainer(tmp_path, 12, [Distillation(student, frozen)]).fit(module, datamodule=Data())
+    x, y = module.kept.held_out["test"].examples
+    expected = functional.cross_entropy(student(x).double(), y)
+    content = json.loads((tmp_path / "student.json").read_text())
+    assert content["metrics"]["test"]["nll"] == pytest.approx(float(expected.detach()))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.common.files import DamagedFileError
 from lightning_sgmcmc.posterior import DrawStore
+from lightning_sgmcmc.posterior.draws import open_stores
 
 
 def weights(seed: int) -> dict[str, Tensor]:
@@ -231,3 +232,9 @@ def test_draws_of_runs_without_checksums_are_read(tmp_path: Path) -> None:
     text = json.dumps({"schema": 1, "dtype": "float32", "draws": entries})
     (store.folder / "index.json").write_text(text)
     assert _read(tmp_path) == 3
+
+
+def test_a_copy_of_a_chains_folder_is_not_a_chain(tmp_path: Path) -> None:
+    filled(tmp_path / "samples", chain=1)
+    (tmp_path / "samples" / "chain1_old").mkdir()
+    assert [store.folder.name for store in open_stores(tmp_path)] == ["chain1"]

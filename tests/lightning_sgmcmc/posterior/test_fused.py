@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,8 +14,10 @@ from scipy.special import expit, log_softmax, softmax
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lightning_sgmcmc import SGLD, Categorical
 from lightning_sgmcmc.chain.stack import ChainStack
 from lightning_sgmcmc.kernels import VARIABLE
+from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior.fused import WIDEST, fused
 from tests.toy import NUM_FEATURES, Toy
 
@@ -299,3 +302,19 @@ def test_where_numba_is_not_to_be_used_torch_is(monkeypatch: pytest.MonkeyPatch)
     hook.remove()
     monkeypatch.setenv(VARIABLE, "off")
     assert fused(module, "forward", draw, x) is None
+
+
+class Stated(SGMCMCModule):
+    """States its law alone."""
+
+    def law(self, x: Tensor) -> Categorical:
+        return Categorical(self.net(x))
+
+
+@pytest.mark.parametrize("method", ["predictive", "nll", "moments_and_nll"])
+def test_methods_that_follow_from_a_law_are_served(method: str) -> None:
+    net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+    task = Stated(net, partial(SGLD, lr=1e-3)).eval()
+    draw = {name: p.detach() for name, p in task.named_parameters()}
+    batch = (torch.randn(31, 5), torch.randint(CLASSES, (31,)))
+    assert fused(task, method, draw, batch) is not None

@@ -522,3 +522,23 @@ def test_moments_in_any_order_in_memory(dtype: torch.dtype, step: int) -> None:
         found = predict._moments(weights, back)
         np.testing.assert_allclose(found[0], mean, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found[1], squares, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:draws are evaluated one by one")
+@pytest.mark.parametrize("weights", [(1.0, 3.0, 0.0), (0.0, 1.0, 3.0)])
+def test_a_draw_without_weight_changes_nothing(tmp_path: Path, weights: tuple[float, ...]) -> None:
+    """As a schedule that ends at 0 gives it; draws are evaluated one by one here."""
+    module, store = Branching(), DrawStore(tmp_path)
+    store.save_constants({})
+    for step, weight in enumerate(weights):
+        draw = {name: torch.randn(p.shape) for name, p in module.named_parameters()}
+        store.save(step, draw, weight)
+    found = Posterior(module, [DrawStore.open(tmp_path)])
+    x = batch()
+    rows = torch.stack([task.predictive(x).detach().double() for task in found])
+    q = torch.tensor(weights, dtype=torch.float64)[:, None, None] / sum(weights)
+    mean = (q * rows).sum(0)
+    predicted = found.predictive(x)
+    torch.testing.assert_close(predicted.mean, mean)
+    deviation = (q * (rows - mean) ** 2).sum(0).sqrt()
+    torch.testing.assert_close(predicted.epistemic_std, deviation)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from lightning_sgmcmc import HASGLD, PSGLD, SGLD, Sampler, SpikeAndSlabPrior
 from lightning_sgmcmc.samplers.chains_in_turn import ChainsInTurn
 from tests.lightning_sgmcmc.priors.cases import CHAINS, attached, params
 from tests.lightning_sgmcmc.problem import N, Problem
+from tests.toy import Toy, ToyData, trainer
 
 V0, V1, A, NU, LAMBDA = 0.3, 4.0, 1.5, 2.0, 0.6
 
@@ -271,3 +274,10 @@ def test_a_loaded_state_is_not_shared() -> None:
 def test_arguments_out_of_range(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SpikeAndSlabPrior(**arguments)
+
+
+def test_a_prior_that_learns_needs_a_burn_in(tmp_path: Path) -> None:
+    """Else it would freeze as it was given, without a word."""
+    module = Toy(partial(SGLD, lr=1e-3, prior=SpikeAndSlabPrior()))
+    with pytest.raises(ValueError, match="learns during burn-in, but burn_in is 0"):
+        trainer(tmp_path, 20).fit(module, datamodule=ToyData())

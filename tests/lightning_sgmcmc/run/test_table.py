@@ -154,7 +154,7 @@ def test_the_verdict_stands_first() -> None:
     [
         ({}, "a sample of the posterior"),
         ({"num_draws": 0}, "no draw was kept"),
-        ({"temperature": 0.0}, "T = 0: iterates of an optimizer, not draws"),
+        ({"temperature": 0.0}, "T = 0: not a sample of a posterior"),
     ],
 )
 def test_verdicts(change: dict[str, Any], words: str) -> None:
