@@ -89,8 +89,9 @@ class Classification(SGMCMCModule):
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return what each chain alone predicts, how far chains agree, and what others look like.
 
-        ``class_names`` has the names of the classes in the order of their probabilities, ``trace``
-        the error of the ensemble so far at the ``steps`` of its draws.
+        ``class_names`` has the names of the classes in the order of their probabilities, ``inputs``
+        the names of a table's features with the ``mean`` and ``scale`` that standardise them,
+        ``trace`` the error of the ensemble so far at the ``steps`` of its draws.
         With several chains ``chains`` has the ``agreement`` and ``total_variation`` of their
         ensembles, and ``metrics``, those of each chain's own ensemble, lists of K numbers: the
         chains are then as many repetitions of one run with other seeds. ``out_of_distribution``
@@ -99,9 +100,11 @@ class Classification(SGMCMCModule):
         ensemble, posterior mean and last draw on the training examples of an extra set ``train``.
         """
         result: dict[str, Any] = {}
-        names = getattr(self.trainer.datamodule, "class_names", ())  # type: ignore[attr-defined]
-        if names:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if names := getattr(data, "class_names", ()):
             result["class_names"] = list(names)
+        if inputs := getattr(data, "inputs", None):
+            result["inputs"] = inputs
         if not kept.num_draws:
             return result
         measured = self._measured(kept)

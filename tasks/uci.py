@@ -174,6 +174,7 @@ class UCIRegression(RegressionTask):
             "split": data.index,
             "target": data.column,
             "features": len(data.features),
+            "inputs": {"names": list(data.features)},
             "rows": {name: len(data.tensors(name)[0]) for name in ("train", "val", "test")},
             "target_sd": float(data.tensors("test")[1].std(correction=0)),
         }

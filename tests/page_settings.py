@@ -179,6 +179,11 @@ SNIPPETS = {
     ("docs/class-data.md", "'mine.csv'"): Snippet(
         replace={"mine.csv": "my.csv", "diagnosis": "kind"}
     ),
+    ("docs/class-data.md", "class_table/..."): Snippet(
+        "rows = [[0.5] * 4] * 2",
+        {'"runs/class_table/..."': 'run_of("class_table")'},
+        after="assert len(inputs['names']) == x.shape[1]",
+    ),
     ("docs/class-data.md", "'hhp.csv'"): Snippet(replace={"hhp.csv": "my.csv", "days": "kind"}),
 }
 

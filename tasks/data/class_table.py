@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tasks.data.classes import ClassData, Examples, Transform, standardiser
 from tasks.data.column import Column
-from tasks.data.delimited import shown
+from tasks.data.delimited import is_number, shown
 from tasks.data.scales import examine
 from tasks.data.table import Places, Table, assemble, place_of, read_table
 
@@ -65,6 +65,9 @@ class ClassTableData(ClassData):
         self.file, self.test_file, self.target = Path(file), test_file, target
         self.standardise, self._given = standardise, num_classes
         self._table: Table | None = None
+        #: Of the features, in their order: ``names``, and where they are standardised ``mean`` and
+        #: ``scale``.
+        self.inputs: dict[str, list[Any]] = {}
 
     def examples(self) -> tuple[Examples, Examples | None]:
         """Read the files and number the classes.
@@ -74,6 +77,7 @@ class ClassTableData(ClassData):
         """
         table = read_rows(self.file, self.target)
         self._table, x, y = table, table.x, table.y
+        self.inputs = {"names": list(table.features)}
         test = None
         if self.test_file is not None:
             other = read_rows(Path(self.test_file), self.target, table)
@@ -114,7 +118,13 @@ class ClassTableData(ClassData):
             return super().transform(train)
         assert table is not None
         examine(table, train)
-        return standardiser(train)
+        scaled = standardiser(train)
+        self.inputs |= {"mean": scaled.mean.tolist(), "scale": scaled.scale.tolist()}
+        return scaled
+
+
+#: Whole numbers from here on are no longer told apart in double precision.
+_EXACT = 2**53
 
 
 def read_rows(path: Path, target: str | int | None, like: Table | None = None) -> Table:
@@ -153,7 +163,15 @@ def read_rows(path: Path, target: str | int | None, like: Table | None = None) -
 
 def _column(path: Path, name: str, array: NDArray[Any], labels: bool) -> Column:
     """Return a column of a NumPy file."""
-    if array.dtype.kind in "US":
+    if not array.size:
+        raise ValueError(f"{path}, column {name!r} has no rows")
+    if array.dtype.kind == "S":
+        try:
+            array = np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, column {name!r} holds bytes that are no UTF-8") from error
+    beyond = array.dtype.kind in "iu" and (abs(int(array.min())) | abs(int(array.max()))) >= _EXACT
+    if array.dtype.kind == "U" or (labels and beyond):
         column = Column(name, path, labels=labels, unit="row")
         column.add(array.astype(str).tolist(), range(len(array)))
         return column
@@ -201,7 +219,14 @@ def _joined(y: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
     """Return the labels of two files, as words where those of one are."""
     if (y.dtype.kind in "US") == (others.dtype.kind in "US"):
         return np.concatenate([y, others])
-    return np.concatenate([a if a.dtype.kind in "US" else _names(a) for a in (y, others)])
+    return np.concatenate([_as_names(a) for a in (y, others)])
+
+
+def _as_names(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels as words, a number as it is called in any file."""
+    if labels.dtype.kind not in "US":
+        return _names(labels)
+    return np.array([f"{float(v):.15g}" if is_number(v) else v for v in labels.tolist()])
 
 
 def _names(values: NDArray[Any]) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -218,7 +219,27 @@ class ClassData(SplitData):
         return found
 
 
-def standardiser(train: NDArray[Any]) -> Transform:
+@dataclass(frozen=True)
+class Standardiser:
+    """Shifts and scales features: (x - mean) / scale, in float32.
+
+    Attributes:
+        mean: Of each feature, [D].
+        scale: Of each feature, [D].
+    """
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    def __call__(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """Return features [N, D] shifted and scaled."""
+        result = np.empty(x.shape, np.float32)
+        for block, out in zip(_blocks(x), _blocks(result), strict=True):
+            out[...] = (block - self.mean) / self.scale
+        return result
+
+
+def standardiser(train: NDArray[Any]) -> Standardiser:
     """Return what gives features [N, D] mean 0 and variance 1 (of N) over the training examples.
 
     Features that are constant there are shifted only.
@@ -229,14 +250,7 @@ def standardiser(train: NDArray[Any]) -> Transform:
     squares = sum(np.square(block - mean).sum(0) for block in _blocks(train))
     scale = np.sqrt(squares / len(train))
     scale[constant] = 1.0
-
-    def apply(x: NDArray[Any]) -> NDArray[np.float32]:
-        result = np.empty(x.shape, np.float32)
-        for block, out in zip(_blocks(x), _blocks(result), strict=True):
-            out[...] = (block - mean) / scale
-        return result
-
-    return apply
+    return Standardiser(mean, scale)
 
 
 def _blocks(x: NDArray[Any]) -> Iterator[NDArray[Any]]:

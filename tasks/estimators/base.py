@@ -149,6 +149,8 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
                 raise TypeError(f"{name} must be a whole number, got {getattr(self, name)!r}")
         if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence):
             raise TypeError(f"hidden must be a sequence such as (50,), got {self.hidden!r}")
+        if not all(isinstance(units, Integral) for units in self.hidden):
+            raise TypeError(f"hidden must hold whole numbers, got {self.hidden!r}")
         if len(x) < 2:
             raise ValueError(f"n_samples = {len(x)} is too few: give at least 2 rows")
         if not 0 <= self.optimizer_steps <= self.burn_in <= self.steps - self.thinning:
@@ -176,6 +178,19 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         rows: Array = validate_data(self, X, dtype=np.float64, reset=False)
         return rows
+
+
+def check_units(name: str, values: Array) -> None:
+    """Raise ValueError if the deviation of a column of values [N, D] is 0 or infinite to float64.
+
+    Args:
+        name: What the values are called.
+        values: The values; a column that is constant has any deviation.
+    """
+    with np.errstate(all="ignore"):
+        spread = values[:, values.max(0) > values.min(0)].std(0)
+    if not ((spread > 0) & np.isfinite(spread)).all():
+        raise ValueError(f"{name} is too large or too small to be scaled: change its unit")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
 
 from tasks.classification import Classification
-from tasks.estimators.base import Array, BayesianMLP, quiet
+from tasks.estimators.base import Array, BayesianMLP, check_units, quiet
 from tasks.nets.mlp import MLP
 
 
@@ -80,6 +80,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):  # type: ignore[misc]
             raise ValueError(
                 f"y has 1 class, {self.classes_[0]!r}: give rows of at least 2 classes"
             )
+        check_units("X", x)
         self.mean_, self.scale_ = x.mean(0), x.std(0)
         self.scale_[np.ptp(x, axis=0) == 0] = 1.0
         stream = self._stream(((x - self.mean_) / self.scale_).astype(np.float32), codes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.base import RegressorMixin  # type: ignore[import-untyped]
 from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
 
 from lightning_sgmcmc.posterior.law import PredictiveLaw
-from tasks.estimators.base import Array, BayesianMLP, quiet
+from tasks.estimators.base import Array, BayesianMLP, check_units, quiet
 from tasks.nets.mlp import MLP
 from tasks.regression import SAMPLED
 from tasks.uci import UCIRegression
@@ -98,11 +99,14 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):  # type: ignore[misc]
             ValueError: If the data or a parameter are not what they should be.
         """
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        if isinstance(self.noise, str) and self.noise not in SAMPLED:
+        if self.noise not in SAMPLED and not isinstance(self.noise, Real):
             raise ValueError(
                 f"noise must be a number or one of {', '.join(SAMPLED)}, got {self.noise!r}"
             )
-        stream = self._stream(x, np.asarray(y, dtype=np.float64)[:, None])
+        y = np.asarray(y, dtype=np.float64)[:, None]
+        check_units("X", x)
+        check_units("y", y)
+        stream = self._stream(x, y)
         with quiet():
             seed = self._seed()
             task = self._made(x.shape[1], 1 + (self.noise == "input"), seed)

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.run import cli
 from tasks.data.class_table import ClassTableData, read_rows
 
@@ -257,3 +259,61 @@ def test_the_task_finds_the_classes_of_a_csv_file(tmp_path: Path) -> None:
     assert results["task_details"]["class_names"] == kinds.tolist()
     assert results["metrics"]["ensemble"]["error_percent"] <= 1
     assert results["metrics"]["ensemble"]["nll"] < 0.05
+    inputs = results["task_details"]["inputs"]
+    assert inputs["names"] == ["height", "girth"]
+    scaled = (x - np.array(inputs["mean"])) / np.array(inputs["scale"])
+    found = load_posterior(folder).predict(torch.from_numpy(scaled).float()).mean
+    assert float((found.argmax(-1).numpy() != y).mean()) <= 0.01
+
+
+def test_rows_are_scaled_by_the_numbers_that_a_run_tells(tmp_path: Path) -> None:
+    """Words are features of their own, by name; a run predicts other rows of its table by these."""
+    words = np.where(np.arange(60) % 3, "red", "blue")
+    lines = [
+        f"{a!r},{w},{i % 2}" for i, (a, w) in enumerate(zip(X[:, 0].tolist(), words, strict=True))
+    ]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["size,colour,kind", *lines]) + "\n")
+    data = made(str(path), num_test=0.25)
+    assert data.inputs["names"] == ["size", "colour=blue", "colour=red"]
+    raw = np.column_stack([X[:, 0], words == "blue", words == "red"]).astype(np.float64)
+    scaled = (raw - np.array(data.inputs["mean"])) / np.array(data.inputs["scale"])
+    train = data.tensors("train")[0].double()
+    np.testing.assert_allclose(train.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(train.std(0, correction=0), 1, rtol=1e-6)
+    seen = {tuple(row) for row in scaled.astype(np.float32).tolist()}
+    assert {tuple(row) for row in train.float().tolist()} < seen
+    assert made(str(path), standardise=False).inputs == {"names": data.inputs["names"]}
+
+
+def test_numbers_of_one_file_are_the_words_of_the_other(tmp_path: Path) -> None:
+    """Words among them make all labels of a file words, "1.0" too."""
+    words = ["1.0", "2.0", "x"] * 20
+    train = csv(tmp_path / "a.csv", X, words)
+    test = csv(tmp_path / "b.csv", X[:4], [1, 2, 1, 2])
+    data = made(train, test_file=test)
+    assert data.class_names == ("1", "2", "x")
+    assert data.tensors("test")[1].tolist() == [0, 1, 0, 1]
+
+
+def test_large_whole_numbers_of_a_numpy_file_stay_apart(tmp_path: Path) -> None:
+    y = np.array([5, 2**60, 2**60 + 1] * 20)
+    np.savez(tmp_path / "a.npz", x=X, y=y)
+    data = made(str(tmp_path / "a.npz"), num_test=0)
+    assert data.class_names == tuple(sorted({str(v) for v in y.tolist()}))
+    assert data.tensors("train")[1].bincount().tolist() == [20, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": np.array([], str), "y": np.array([], str)}, "column 'a' has no rows"),
+        ({"a": np.arange(2.0), "y": np.array([b"\xc3(", b"b"])}, "column 'y' holds bytes that are"),
+    ],
+)
+def test_numpy_columns_that_are_no_words(
+    tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
+    np.savez(tmp_path / "a.npz", **columns)
+    with pytest.raises(ValueError, match=message):
+        read_rows(tmp_path / "a.npz", "y")

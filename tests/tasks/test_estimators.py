@@ -231,6 +231,8 @@ def test_noise_that_depends_on_the_input_widens_the_bands_where_it_is_large() ->
         ),
         ({"hidden": (0,)}, "layers need at least one unit"),
         ({"hidden": 8}, r"hidden must be a sequence such as \(50,\), got 8"),
+        ({"hidden": (2.5,)}, r"hidden must hold whole numbers, got \(2.5,\)"),
+        ({"noise": None}, "noise must be a number or one of learned, input, got None"),
         ({"steps": 16.5}, "steps must be a whole number, got 16.5"),
     ],
 )
@@ -239,3 +241,13 @@ def test_wrong_parameters_are_refused_by_fit(wrong: dict[str, Any], message: str
     estimator = BayesianMLPRegressor(**SHORT, optimizer_steps=5, burn_in=10, steps=16)
     with pytest.raises((ValueError, TypeError), match=message):
         estimator.set_params(**wrong).fit(x, y)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_units_that_double_precision_cannot_scale_are_refused(scale: float) -> None:
+    """Their deviation is 0 or infinite, so that every feature would become a constant."""
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    with pytest.raises(ValueError, match="X is too large or too small to be scaled"):
+        BayesianMLPClassifier(**SHORT).fit(scale * x, x[:, 0] > 0)
+    with pytest.raises(ValueError, match="y is too large or too small to be scaled"):
+        BayesianMLPRegressor(**SHORT).fit(x, scale * x[:, 0])
