@@ -92,6 +92,14 @@ class MCLMC(Microcanonical):
         super().freeze()
         self._squares, self._counted = None, 0
 
+    def check_burn_in(self, steps: int) -> None:
+        """Raise ValueError if there is no step to adapt the step length in, which sets the bias."""
+        if steps == 0 and self._tunes:
+            raise ValueError(
+                "MCLMC adapts its step during burn-in, but burn_in leaves it none: raise burn_in, "
+                "or set target_energy_variance to null and give lr"
+            )
+
     @property
     def _tunes(self) -> bool:
         return self.adapting and self.target_energy_variance is not None

@@ -13,6 +13,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
@@ -35,6 +36,7 @@ from lightning_sgmcmc.callbacks import (
     GradualPruning,
     KeepDraws,
 )
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.chain.burn_in import OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import BlockDecay
 from lightning_sgmcmc.diagnostics import Step
@@ -43,7 +45,16 @@ from lightning_sgmcmc.posterior.diagnosis import _step
 from lightning_sgmcmc.run import cli
 from lightning_sgmcmc.target import FullGradient
 from tests.device import DEVICE
-from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
+from tests.toy import (
+    NOISE,
+    NUM_DATA,
+    NUM_FEATURES,
+    Toy,
+    ToyData,
+    exact_posterior,
+    toy_data,
+    trainer,
+)
 
 PRIOR = GaussianPrior(variance=4.0)
 
@@ -370,6 +381,43 @@ def test_loaded_posterior_predicts_what_the_run_did(tmp_path: Path) -> None:
     torch.testing.assert_close(
         posterior.mean_weights()["net.weight"], mean_weight, rtol=1e-5, atol=1e-6
     )
+
+
+def test_results_are_of_the_networks_and_sets_that_they_name(tmp_path: Path) -> None:
+    """Predictive NLLs from the states that a run passed, with weights of a decaying step."""
+    states: dict[int, np.ndarray] = {}
+
+    class Record(L.Callback):
+        def on_train_batch_end(self, run: Any, task: Any, *args: Any) -> None:
+            states[run.global_step] = task.net.weight.detach().cpu().double().numpy()[0].copy()
+
+    sampler = partial(SGLD, lr=0.02, prior=GaussianPrior(variance=4.0))
+    module = Toy(sampler, burn_in=9, thinning=3, schedule=partial(BlockDecay, every=6))
+    trainer(tmp_path, 20, [Record()]).fit(module, datamodule=ToyData())
+    draws = [12, 15, 18]
+    weights = np.array([0.02 * 0.5 ** ((step - 1) // 6) for step in draws])
+    weights /= weights.sum()
+    assert module.kept.num_draws == 3
+
+    def nll(state: np.ndarray, seed: int, size: int) -> np.ndarray:
+        x, y = (t.double().numpy() for t in toy_data(seed, size))
+        return -stats.norm(x @ state, NOISE).logpdf(y)
+
+    def mixture(*data: int) -> float:
+        densities = np.exp([-nll(states[step], *data) for step in draws])
+        return float(-np.log(weights @ densities).mean())
+
+    test, val = (2, 30), (1, 20)
+    mean = sum(w * states[step] for w, step in zip(weights, draws, strict=True))
+    found = {name: metrics["nll"] for name, metrics in results.measure(module).items()}
+    assert found == {
+        "ensemble": pytest.approx(mixture(*test), rel=1e-5),
+        "ensemble_val": pytest.approx(mixture(*val), rel=1e-5),
+        "posterior_mean": pytest.approx(nll(mean, *test).mean(), rel=1e-5),
+        "last": pytest.approx(nll(states[20], *test).mean(), rel=1e-5),
+        "burn_in": pytest.approx(nll(states[9], *test).mean(), rel=1e-5),
+        "burn_in_val": pytest.approx(nll(states[9], *val).mean(), rel=1e-5),
+    }
 
 
 def test_a_sampler_that_the_command_line_could_not_build_is_refused() -> None:

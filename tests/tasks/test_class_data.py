@@ -60,6 +60,11 @@ def test_splits_are_disjoint_and_leave_nothing_out(val: float, test: float) -> N
     assert members(other, "test") != parts[2]
 
 
+def test_one_is_a_count() -> None:
+    data = made(num_val=1, num_test=1)
+    assert [len(members(data, name)) for name in ("train", "val", "test")] == [98, 1, 1]
+
+
 @pytest.mark.filterwarnings("ignore:no training example of class")
 def test_test_examples_are_the_same_whatever_else_is_held_out() -> None:
     expected = members(made(num_test=10), "test")

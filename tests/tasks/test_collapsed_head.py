@@ -205,6 +205,51 @@ def test_draws_of_a_head_alone_are_independent_and_exact() -> None:
     assert max(np.abs(s).max() for s in scores) < BOUND
 
 
+def test_chains_and_seeds_draw_heads_of_their_own() -> None:
+    """Heads of the same features differ from their mean independently of one another: 5 sigma."""
+    data, heads = CurveData(), []
+    for seed in (0, 1):
+        sampler = partial(SGLD, lr=1e-3, prior=GaussianPrior(0.5), seed=seed)
+        task = RegressionTask(
+            Fixed(), sampler, noise=0.4, num_chains=3, starts="same", collapse_head=True
+        )
+        task.head = "net.head"
+        chain = task.chain
+        chain.select(), chain.place(), chain.build(), chain.bind(data.train_dataloader())
+        rows = []
+        for _ in range(300):
+            chain.advance(chain.minibatch())
+            chain.complete()
+            rows.append(torch.stack([chain.state(k)["net.head.weight"][0, 0] for k in range(3)]))
+        heads.append(torch.stack(rows).double())
+    correlations = np.corrcoef(torch.cat(heads, 1).numpy().T)
+    assert np.abs(correlations - np.eye(6)).max() < 5 / 300**0.5
+
+
+def test_networks_are_measured_with_a_head_of_their_weights(tmp_path: Path) -> None:
+    """Also where burn-in ends, before any draw, and at a last step that makes none.
+
+    Near the least squares of the features, with N(0, 100) a priori and noise of .01; the head that
+    the network starts from is far away.
+    """
+    data = CurveData()
+    sampler = partial(SGLD, lr=1e-9, prior=GaussianPrior(100.0))
+    task = RegressionTask(
+        Fixed(), sampler, noise=0.01, burn_in=2, thinning=3, num_chains=2, starts="same",
+        collapse_head=True,
+    )  # fmt: skip
+    task.head = "net.head"
+    trainer(tmp_path, 6).fit(task, datamodule=data)
+    x, y = (t.double().numpy() for t in data.rows)
+    phi = np.concatenate([x, x**2, np.ones_like(x)], 1)
+    expected = np.sqrt(np.mean((phi @ np.linalg.lstsq(phi, y, rcond=None)[0] - y) ** 2))
+    assert task.kept.num_draws == 1
+    assert task.kept.reference["test"]["rmse"] == pytest.approx(expected, rel=0.01)
+    for k in range(2):  # as weights that have moved on since the last draw
+        task.chain.state(k)["net.head.weight"].zero_()
+    assert task.kept.measure_network("test")["rmse"] == pytest.approx(expected, rel=0.01)
+
+
 def function_moments(collapse: bool, noise_net: bool) -> np.ndarray:
     """Return E f, E f^2 at three inputs, E log_noise and E W^2 of each of many HMC chains."""
     data = CurveData(outputs=1)

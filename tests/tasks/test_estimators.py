@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -109,6 +110,36 @@ def test_a_linear_regression_is_the_exact_one(capfd: Any, tmp_path: Any, monkeyp
     assert model.diagnostics_["predictive"]["deviation_over_true"] == pytest.approx(1, abs=0.02)
     assert capfd.readouterr() == ("", "")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("noise", ["learned", 0.7])
+def test_the_prior_is_the_stated_one(noise: Any) -> None:
+    """Weights N(0, 1 / fan-in), biases N(0, 1) and log sigma N(0, 9), at random weights."""
+    chain = BayesianMLPRegressor((5, 4), noise=noise, num_chains=1)._made(3, 1, 0).chain
+    chain.select()
+    chain.place()  # without data, so that no layer is integrated out
+    chain.build()
+    expected, names = 0.0, []
+    for name, value in chain.state(0).items():
+        value.normal_(generator=torch.Generator(value.device).manual_seed(len(names)))
+        variance = 9.0 if name == "log_noise" else 1.0
+        if name.endswith("weight"):
+            variance /= value.shape[1]
+        expected += stats.norm(0, variance**0.5).logpdf(value.cpu().numpy()).sum()
+        names.append(name)
+    assert len(names) == 6 + (noise == "learned")
+    found = chain.sampler.prior.log_density(chain.sampler.params)
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_every_draw_that_is_due_is_kept() -> None:
+    """Of all steps after burn-in, by each chain, and none of a step beyond."""
+    x, y = line(24)
+    model = BayesianMLPRegressor(
+        **SHORT | {"thinning": 1, "num_chains": 3}, optimizer_steps=5, burn_in=10, steps=16
+    ).fit(x, y)
+    assert model.weights_.shape == (3 * 6,)
+    assert model.weights_.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("noise", ["learned", 0.7])

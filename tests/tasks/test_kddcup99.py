@@ -135,7 +135,15 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 def many(rng: np.random.Generator, count: int) -> list[str]:
     labels = rng.choice(["smurf.", "normal.", "back."], count, p=[0.6, 0.3, 0.1])
     return [
-        row(label, src_bytes=int(size), logged_in=int(size) % 2, duration=i)
+        row(
+            label,
+            src_bytes=int(size),
+            logged_in=int(size) % 2,
+            duration=i,
+            count=i % 5,
+            dst_host_srv_count=i % 7,
+            same_srv_rate=i % 3 / 2,
+        )
         for i, (label, size) in enumerate(zip(labels, rng.pareto(1, count) * 1000, strict=True))
     ]
 

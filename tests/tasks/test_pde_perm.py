@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,8 +57,15 @@ def test_the_set_is_that_of_the_paper(tmp_path: Path) -> None:
     assert not velocity[:, grid.boundary_edges("top")].any()
     assert data.spec.mean == 6.0
     assert PDEPermData(kind="lognormal").spec.mean == 0.0
-    names = {PDEPermData(**{k: v}).path for k, v in (("terms", 32), ("seed", 1), ("mean", 5.0))}
-    assert len(names | {PDEPermData().path}) == 4
+
+
+def test_other_sets_have_other_names() -> None:
+    changes: list[dict[str, Any]] = [
+        {}, {"kind": "lognormal"}, {"mean": 5.0}, {"variance": 1.5}, {"lengths": (0.2, 0.2)},
+        {"lengths": (0.3, 0.3)}, {"terms": 32}, {"grid": 49}, {"num_samples": 1499},
+        {"num_calibration": 9}, {"seed": 1},
+    ]  # fmt: skip
+    assert len({PDEPermData(**change).path for change in changes}) == len(changes)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,28 @@ def test_cells_without_flow_have_no_permeability(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.isnan(drawn.reshape(9, 14)), active == 0)
 
 
+def test_other_files_of_the_same_names_are_another_set(tmp_path: Path) -> None:
+    """Nothing of a set that was solved for other values is taken or replaced."""
+    own_files(tmp_path)
+    active, paths = np.ones((9, 14)), []
+    np.save(tmp_path / "a.npy", active)
+
+    def path() -> Path:
+        return PDESourceData(
+            permeability=str(tmp_path / "k.npy"), wells=str(tmp_path / "wells.csv"), lx=140.0,
+            ly=90.0, side_pressure={"left": 1.0}, active=str(tmp_path / "a.npy"),
+        ).path  # fmt: skip
+
+    paths += [path(), path()]
+    active[6:8, 2:9] = 0
+    np.save(tmp_path / "a.npy", active)
+    paths.append(path())
+    np.save(tmp_path / "k.npy", 2 * np.load(tmp_path / "k.npy"))
+    paths.append(path())
+    assert paths[0] == paths[1]
+    assert len(set(paths)) == 3
+
+
 def test_other_data_are_refused(tmp_path: Path) -> None:
     module = PDESource(nn.Linear(3, 1), lambda p: SGLD(p, lr=1e-3), burn_in=1, thinning=1)
     with pytest.raises(TypeError, match="PDESource needs PDESourceData, got ToyData"):

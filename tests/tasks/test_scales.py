@@ -15,6 +15,8 @@ from tasks.data.uci import UCIData, standard_split
 ROWS = 200
 rng = np.random.default_rng(0)
 X = rng.normal(5, 2, (ROWS, 2))
+#: Of split 0.
+TRAINING = np.random.RandomState(1).permutation(ROWS)[: ROWS - ROWS // 10]
 
 
 def table(folder: Path, a: np.ndarray, target: np.ndarray | None = None) -> str:
@@ -70,7 +72,7 @@ def test_an_outlier_is_named(
         assert note in caplog.text
 
 
-@pytest.mark.parametrize("heavy", ["normal", "lognormal", "counts", "rare"])
+@pytest.mark.parametrize("heavy", ["normal", "lognormal", "counts", "rare", "three"])
 def test_what_is_no_outlier_is_not(
     tmp_path: Path, heavy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,6 +81,7 @@ def test_what_is_no_outlier_is_not(
         "lognormal": np.exp(X[:, 0] / 2),
         "counts": rng.poisson(0.5, ROWS).astype(float),
         "rare": (np.arange(ROWS) < 2).astype(float),
+        "three": np.where(np.isin(np.arange(ROWS), TRAINING[:3]), 1e3, X[:, 0]),  # a third each
     }
     for data in both(table(tmp_path, columns[heavy])):
         with caplog.at_level(logging.INFO):
@@ -95,6 +98,21 @@ def test_constants_are_named_and_become_0(tmp_path: Path, caplog: pytest.LogCapt
             data.setup()
         assert "Note: constant over the training rows, and so of no use: a\n" in caplog.text
     assert not data.tensors("train")[0][:, 0].any()
+
+
+def test_what_is_said_is_of_the_training_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A constant that another row breaks is one; a value of another row is no outlier."""
+    trains = np.isin(np.arange(ROWS), TRAINING)
+    with caplog.at_level(logging.INFO):
+        UCIData(file=table(tmp_path, np.where(trains, 0.1, X[:, 0]))).setup()
+    assert "Note: constant over the training rows, and so of no use: a\n" in caplog.text
+    caplog.clear()
+    row = int(np.flatnonzero(~trains)[0])
+    with caplog.at_level(logging.INFO):
+        UCIData(file=table(tmp_path, spoilt(1e3, row))).setup()
+    assert "check them" not in caplog.text
 
 
 @pytest.mark.parametrize("shift", [1.7e9, -4e12])

@@ -312,6 +312,16 @@ def test_pandas_reads_what_follows_the_first_chunk(
         assert table.places.of(rows - 1, "a").endswith(f"line {rows + 1}, column 'a'")
 
 
+def test_words_keep_their_codes_where_pandas_gives_up(tmp_path: Path) -> None:
+    """At a comma in quotes, in a word that is new right after the first chunk."""
+    words = ["u", "v", "w"] * ((delimited.CHUNK - 1) // 3) + ["x, y", "w", "u"]
+    rows = (f'{i},"{word}",{i % 2}\n' for i, word in enumerate(words))
+    table = read_table(written(tmp_path, "a,kind,y\n" + "".join(rows)), "y")
+    names = ["u", "v", "w", "x, y"]
+    assert table.features == ("a", *(f"kind={name}" for name in names))
+    assert [names[j] for j in table.x[:, 1:].argmax(1)] == words
+
+
 @pytest.mark.parametrize(
     ("last", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from lightning_sgmcmc.adaptation.gradients import Plan, plans, slowest_curvature
 from lightning_sgmcmc.adaptation.heating import Heating, batch_law, jacobian, measure, scores_of
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
-from lightning_sgmcmc.target import ControlVariate, FullGradient, Minibatch
+from lightning_sgmcmc.target import ControlVariate, FullGradient, GradientEstimator, Minibatch
 
 N, D, BATCH = 120, 4, 12
 SCALES = np.array([3.0, 1.0, 0.5, 0.2])
@@ -531,6 +532,30 @@ def test_gradients_are_chosen_where_burn_in_ends_without_an_optimizer() -> None:
     other.load_gradients(state)
     assert type(other.gradients) is ControlVariate
     assert other.control is None
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (),
+        (Minibatch,),
+        (ControlVariate,),
+        (FullGradient,),
+        (ControlVariate, Minibatch),
+        (FullGradient, Minibatch, ControlVariate),
+    ],
+)
+def test_a_pass_for_an_offer_counts_once(kinds: Sequence[type[GradientEstimator]]) -> None:
+    """Ten minibatches at the centre, whatever is chosen, and when no more is chosen."""
+    chain = chain_of(partial(SGLD, lr=1e-4), "reshuffled", gradients="auto")
+    chain.steps = 10
+    chain.centred_control()
+    assert chain.num_gradients == 10
+    for kind in kinds:
+        chain.use_gradients(kind)
+        assert chain.num_gradients == 10
+    chain.keep_gradients()
+    assert chain.num_gradients == 10
 
 
 def test_whole_gradients_are_exact_and_counted() -> None:

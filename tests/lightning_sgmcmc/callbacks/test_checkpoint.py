@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
     verify_checkpoint,
 )
 from lightning_sgmcmc.callbacks.finish import NoStep
+from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.files import DamagedFileError
 from tests.toy import NUM_FEATURES, Toy, ToyData, toy_data, trainer
@@ -230,6 +232,39 @@ def test_a_run_from_the_checkpoint_before_and_killed_goes_on(tmp_path: Path, who
     assert newest(checkpoints).name == "previous.ckpt"
     fit(folder, 22, newest(checkpoints))
     assert equal(folder, whole)
+
+
+def test_a_run_that_goes_on_has_the_seconds_of_its_parts(tmp_path: Path) -> None:
+    """An hour before the first part counts in the second one."""
+    parts = [ChainCheckpoint(4), ChainCheckpoint(4)]
+    parts[0]._before = 3600.0
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    for part, steps in zip(parts, (8, 12), strict=True):
+        given = str(path) if path.exists() else None
+        run = trainer(tmp_path, steps, [part])
+        run.fit(module(), datamodule=ToyData(), ckpt_path=given, weights_only=True)
+    first = read_checkpoint(path.with_name("previous.ckpt"))["sgmcmc_seconds"]
+    last = read_checkpoint(path)["sgmcmc_seconds"]
+    assert 3600 < first < last < parts[1].seconds < 3600 + 120
+
+
+def test_a_signal_in_the_last_step_stops_nothing(tmp_path: Path) -> None:
+    """The run has ended as it would have; a step earlier it is stopped, and saved."""
+
+    class Ask(L.Callback):
+        def on_train_batch_start(self, run: L.Trainer, *args: Any) -> None:
+            if run.global_step == 7:
+                stop.asked = signal.SIGTERM
+
+    for steps in (8, 9):
+        stop, folder = StopSignal(), tmp_path / str(steps)
+        run = trainer(folder, steps, [Ask(), ChainCheckpoint(100, stop)])
+        if steps == 8:
+            run.fit(module(), datamodule=ToyData())
+        else:
+            with pytest.raises(RunStoppedError, match="stopped by SIGTERM after step 8, which is"):
+                run.fit(module(), datamodule=ToyData())
+        assert read_checkpoint(folder / "checkpoints" / "last.ckpt")["global_step"] == 8
 
 
 def test_results_of_more_draws_keep_their_draws(tmp_path: Path) -> None:

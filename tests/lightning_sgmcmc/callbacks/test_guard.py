@@ -18,8 +18,8 @@ from tests.lightning_sgmcmc.reads import Reads
 from tests.toy import Toy, ToyData, trainer
 
 
-def feed(losses: list[float]) -> ChainGuard:
-    guard, module = ChainGuard(), Toy(partial(SGLD, lr=0.1), burn_in=1)
+def feed(losses: list[Any], bound: float = 1e3) -> ChainGuard:
+    guard, module = ChainGuard(bound), Toy(partial(SGLD, lr=0.1), burn_in=1)
     module.select()
     module.chain.build()
     for step, loss in enumerate(losses, 1):
@@ -33,10 +33,32 @@ def test_an_odd_minibatch_of_a_sharp_likelihood_is_no_divergence() -> None:
     feed([120.0, -2e4, -5.8e4, 1.63e5, -5.7e4])
 
 
+def test_the_lowest_loss_is_that_of_any_chain() -> None:
+    feed([[120.0, 110.0], [-5.8e4, 100.0], [1.63e5, 90.0]])
+
+
+def test_the_bound_is_of_the_rise_above_the_first_loss() -> None:
+    """Of twice the first loss, 100: up to 300."""
+    feed([100.0, 299.0], bound=2.0)
+    with pytest.raises(ChainDivergedError, match="step 2"):
+        feed([100.0, 301.0], bound=2.0)
+
+
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf"), 1e8])
 def test_divergence_is_an_error_that_names_step_and_step_size(loss: float) -> None:
     with pytest.raises(ChainDivergedError, match=r"step 4 .* step size 0\.1: lower lr"):
         feed([120.0, -2e4, -5.8e4, loss])
+
+
+def test_the_chain_that_diverged_is_named_by_its_number() -> None:
+    """Of chains 4 to 6, as a process that is not the first has them."""
+    module = Toy(partial(SGLD, lr=0.1, chain=4), burn_in=1, num_chains=3)
+    module.select()
+    module.chain.place()
+    module.chain.build()
+    module.chain.steps, module.chain.last_loss = 7, torch.tensor([1.0, float("nan"), 2.0])
+    with pytest.raises(ChainDivergedError, match=r"^chain 5 diverged at step 7 "):
+        ChainGuard().on_train_batch_end(L.Trainer(logger=False), module)
 
 
 def test_state_continues() -> None:
@@ -92,6 +114,21 @@ def test_a_run_that_looks_late_ends_as_one_that_looks_at_once(
     late = ending(tmp_path / "late", chains, thinning, every)
     assert late == at_once
     assert late[1] or late[2]
+
+
+def test_weights_that_are_not_finite_are_no_draw(tmp_path: Path) -> None:
+    """Those of a step that has overflown, whose loss was of the weights before it."""
+
+    class Overflow(L.Callback):
+        def on_train_batch_end(self, run: L.Trainer, module: Any, *args: Any) -> None:
+            if run.global_step == 4:
+                module.net.weight.data[0, 0] = float("inf")
+
+    module = Toy(partial(SGLD, lr=1e-3), burn_in=1)
+    with pytest.raises(ChainDivergedError, match=r"at step 4 .* a weight is not finite"):
+        trainer(tmp_path, 8, [Overflow()]).fit(module, datamodule=ToyData())
+    files = sorted(path.name for path in tmp_path.rglob("step_*.safetensors"))
+    assert files == ["step_2.safetensors", "step_3.safetensors"]
 
 
 def test_a_gradient_that_is_not_finite_keeps_no_checkpoint(late: None, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from torch import nn
@@ -51,6 +52,23 @@ def test_pruned_weights_stay_zero_in_every_draw(tmp_path: Path, sampler: Any, sc
         if scope == "layer":
             assert all(int(z.sum()) == round(0.6 * z.numel()) for z in zero)
         assert all(bool((p != 0).all()) for p in draw.parameters() if p.dim() == 1)
+
+
+def test_an_optimizer_does_not_move_pruned_weights(tmp_path: Path) -> None:
+    """They are zero after each of its steps from the first pruning on, whatever Adam remembers."""
+    pruned: list[int] = []
+
+    class Count(L.Callback):
+        def on_train_batch_end(self, run: L.Trainer, module: Any, *args: Any) -> None:
+            pruned.append(sum(int((p == 0).sum()) for p in module.net.parameters()))
+
+    burn_in = OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 12)
+    sampler = partial(PSGLD, lr=1e-3, prior=PRIOR)
+    module = Toy(sampler, net(), burn_in=15, burn_in_optimizer=burn_in)
+    pruning = GradualPruning(0.5, start=0, stop=8, every=4)
+    trainer(tmp_path, 16, [pruning, Count()]).fit(module, datamodule=ToyData())
+    middle = round(0.5 * (1 - 0.5**3) * 60) + round(0.5 * (1 - 0.5**3) * 20)
+    assert pruned == [0] * 3 + [middle] * 4 + [40] * 9
 
 
 def test_the_smallest_weights_go_first() -> None:

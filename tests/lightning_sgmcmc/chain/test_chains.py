@@ -58,6 +58,7 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
     "SGHMC-RMSProp": partial(
         SGHMC, lr=1e-3, prior=PRIOR, preconditioner=RMSProp(eps=0.1, start_at_gradient=True)
     ),
+    "SGHMC-philox": partial(SGHMC, lr=1e-2, noise="philox", prior=PRIOR),
     "SGNHT": partial(SGNHT, lr=1e-2, prior=PRIOR),
     "SGLD-matched": partial(SGLD, lr=1e-2, prior=PRIOR, increments="moment-matched"),
     "NaturalLangevin": partial(NaturalLangevin, lr=1e-3, prior=PRIOR),
@@ -194,6 +195,21 @@ def test_starts_are_each_chains_own(tmp_path: Path) -> None:
         assert (first[k]["net.0.weight"] - first[0]["net.0.weight"]).abs().max() > 0.05
     drawn = states(1, "prior")
     assert float(drawn[1]["net.0.weight"].abs().max()) > 1.5  # standard deviation 2
+
+
+def test_starts_from_the_prior_have_its_law() -> None:
+    """Mean, variance and independence of 5,050 weights N(3, 4) of each of two chains: 5 sigma."""
+    layer = nn.Linear(100, 50)
+    first = {name: p.detach().clone() for name, p in layer.named_parameters()}
+    prior = GaussianPrior(variance=4.0, mean=3.0)
+    drawn = starts(layer, list(first), "prior", 0, range(3), prior)
+    assert all(torch.equal(drawn[0][name], value) for name, value in first.items())
+    z = [(torch.cat([p.flatten() for p in each.values()]).double() - 3) / 2 for each in drawn[1:]]
+    bound = 5 / len(z[0]) ** 0.5
+    for each in z:
+        assert abs(float(each.mean())) < bound
+        assert abs(float(each.square().mean()) - 1) < 2**0.5 * bound
+    assert abs(float((z[0] * z[1]).mean())) < bound
 
 
 def test_attention_starts_anew_in_every_chain() -> None:

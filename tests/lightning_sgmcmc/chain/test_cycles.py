@@ -141,3 +141,20 @@ def test_an_automatic_step_is_not_lowered_with_the_schedule(schedule: Any) -> No
         chain.advance(chain.minibatch())
         adaptation.after_step()
         assert chain.schedule.base_lrs[0] == pytest.approx(first, rel=1e-6)
+
+
+def test_a_step_size_that_is_changed_keeps_its_place_in_the_schedule() -> None:
+    """Halved after 3 and 6 steps, and set to .02 after 4: the next step has .01, the 7th .005."""
+    module = Toy(partial(SGLD, lr=0.008), burn_in=2, schedule=partial(BlockDecay, every=3))
+    chain = module.chain
+    chain.select()
+    chain.place()
+    chain.build()
+    chain.bind(BatchStream(toy_data(), NUM_DATA, "full"))
+    taken = []
+    for step in range(7):
+        if step == 4:
+            chain.set_lr(0.02)
+        chain.advance(chain.minibatch())
+        taken.append(chain.last_lr)
+    assert taken == pytest.approx([0.008] * 3 + [0.004] + [0.01] * 2 + [0.005])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, BatchStream, ControlVariate, GaussianPrior
 from lightning_sgmcmc.callbacks import ChainCheckpoint
@@ -56,6 +58,7 @@ def fit(
     steps: int,
     resume: bool = False,
     name: str = "last.ckpt",
+    callbacks: Sequence[L.Callback] = (),
     **settings: Any,
 ) -> L.Trainer:
     """Run chains to a step on some processes, which are forked, with some chains each."""
@@ -63,7 +66,7 @@ def fit(
     extra: dict[str, Any] = {}
     if processes > 1:
         extra = {"strategy": ChainsStrategy(start_method="fork"), "devices": processes}
-    run = trainer(folder, 40, [StopAt(steps), ChainCheckpoint(10)], **extra)
+    run = trainer(folder, 40, [StopAt(steps), ChainCheckpoint(10), *callbacks], **extra)
     path = str(folder / "checkpoints" / name) if resume else None
     run.fit(toy(num_chains, **settings), datamodule=ToyData(), ckpt_path=path, weights_only=True)
     return run
@@ -151,6 +154,36 @@ def test_burn_in_is_measured_over_the_networks_of_all_chains(root: Path, tmp_pat
             assert found["reference"][name] == pytest.approx(expected["reference"][name], rel=1e-9)
 
 
+class SaveMeans(L.Callback):
+    """Write the means that the first process reports of all chains."""
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        kept = pl_module.kept
+        means = kept.mean_weights(), kept.chain_means("test")
+        if trainer.is_global_zero:
+            torch.save(means, Path(kept.folder) / "means.pt")
+
+
+def test_means_are_over_the_chains_of_all_processes(tmp_path: Path) -> None:
+    """Of weights and of predictions: against the draws on disk of two processes of two chains."""
+    fit(tmp_path, (2, 2), 20, callbacks=[SaveMeans()])
+    mean, chain_means = torch.load(tmp_path / "samples/means.pt")
+    x, net = toy_data(2, 30)[0], toy(1).net
+    states = [list(draws(tmp_path, chain).values()) for chain in range(4)]
+    assert [len(own) for own in states] == [2] * 4
+    for name, value in mean.items():
+        expected = torch.stack([state[name] for own in states for state in own]).double().mean(0)
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+    assert chain_means.shape == (4, 30)
+    for own, found in zip(states, chain_means, strict=True):
+        outputs = [
+            functional_call(net, {k.removeprefix("net."): v for k, v in state.items()}, x)
+            for state in own
+        ]
+        expected = torch.stack(outputs).mean(0)[:, 0].detach()
+        torch.testing.assert_close(found.to(expected), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_chains_go_on_one_a_process_as_each_would_alone(root: Path) -> None:
     """From the state in one process of four, each chain ends where it ends by itself, to the bit.
 
@@ -208,6 +241,12 @@ KINDS_OF_CHAINS: dict[str, dict[str, Any]] = {
         "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 14),
     },
     "in turn": {"make": partial(HASGLD, lr=1e-2, prior=PRIOR)},
+    "in turn, after an optimizer": {
+        "make": partial(HASGLD, lr=1e-2, prior=PRIOR),
+        "burn_in": 25,
+        "thinning": 3,
+        "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 14),
+    },
 }
 
 

@@ -85,6 +85,15 @@ def test_a_fraction_that_the_run_has_chosen_is_multiplied() -> None:
     )
 
 
+def test_a_fraction_near_the_largest_step_is_halved_at_least() -> None:
+    """Three quarters of .98 would be little less than the largest stable step."""
+    config, found = copy.deepcopy(CONFIG), content(["wrong"], {"lr": 0.75})
+    config["model"]["init_args"]["step_fraction"] = 0.98
+    said = remedy.command(Path("mine"), config, found, ["--task", "toy"])
+    assert said is not None
+    assert "--model.step_fraction=0.5 " in said
+
+
 def test_a_step_that_is_adapted_to_the_energy_changes_by_its_bound() -> None:
     """The mean square of the energy's change grows as dt^6, lr^3: .002 / 8 is .00025."""
     config = copy.deepcopy(CONFIG)
@@ -166,3 +175,51 @@ def test_a_target_that_is_not_the_posterior_is_not_called_so() -> None:
     found["diagnostics"]["notes"] = ["temperature is 0.5"]
     assert table.verdict(found) == "the draws are a sample of the target"
     assert "  Note: temperature is 0.5" in table.text(found, [], None)
+
+
+TEMPERATURE = {"value": 1.25, "standard_error": 0.0625}
+PREDICTIVE = {"deviation_over_true": 1.03, "deviation_over_true_error": 0.0123}
+RHAT = {"rhat": {"median": 1.004, "q95": 1.012}, "ess_bulk": {"median": 400.4}}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            {
+                "predictive": PREDICTIVE,
+                "kinetic_temperature": 1.5,
+                "configurational_temperature": TEMPERATURE,
+            },
+            [("predictive deviation over the true one", "1.030 +- 0.012")],
+        ),
+        (
+            {"kinetic_temperature": 1.5, "configurational_temperature": TEMPERATURE},
+            [("kinetic temperature", "1.500 (stated 0.5)")],
+        ),
+        (
+            {"configurational_temperature": TEMPERATURE},
+            [("configurational temperature", "1.250 +- 0.062 (stated 0.5)")],
+        ),
+        (
+            {"mixing": {"weights": {"rhat": None}, "predictions": RHAT}},
+            [("R-hat of predictions, median", "1.004 (95 % below 1.012), ESS 400")],
+        ),
+        (
+            {"mixing": {"weights": RHAT}},
+            [("R-hat of weights, median", "1.004 (95 % below 1.012), ESS 400")],
+        ),
+        ({"mixing": {"predictions": {"rhat": None}}}, []),
+    ],
+)
+def test_one_row_says_how_wide_the_draws_are_and_one_how_they_mix(
+    found: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    """Of the predictions, which are judged, where they were measured."""
+    whole = content([]) | {"temperature": 0.5, "diagnostics": found}
+    assert table.rows(whole, []) == [
+        ("chain", "SGLD, no metric"),
+        ("draws kept", "20 of each of 4 chains"),
+        *expected,
+        ("time", "90 s"),
+    ]

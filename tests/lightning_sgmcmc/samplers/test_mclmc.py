@@ -10,6 +10,8 @@ import copy
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.samplers.energy import mean_nll
 from lightning_sgmcmc.samplers.energy_step import EnergyStep
 from lightning_sgmcmc.samplers.spread import Spread
+from tests.toy import Toy, ToyData, trainer
 
 Potential = Callable[[Tensor], Tensor]
 
@@ -335,3 +338,11 @@ def test_what_it_cannot_sample_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"MCLMC measures w' C\^-1 w, which AveragedLBFGS"):
         secant.step(lambda: 0.0)
     assert not theta.any()
+
+
+def test_a_step_that_adapts_needs_a_burn_in(tmp_path: Path) -> None:
+    """Else the chain would keep the step it was given, whatever the energy's change."""
+    module = Toy(partial(MCLMC, lr=0.1))
+    with pytest.raises(ValueError, match="burn_in leaves it none"):
+        trainer(tmp_path, 20).fit(module, datamodule=ToyData())
+    assert module.chain.steps == 0

@@ -325,6 +325,20 @@ def test_an_instance_s_own_method_acts(dtype: torch.dtype) -> None:
     assert sampler.implementation == steps.FORMULA
 
 
+def test_a_prior_s_own_gradient_acts(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a narrow prior from which this one object takes the pull away."""
+
+    def move() -> Tensor:
+        prior = GaussianPrior(1e-4, 0.3)
+        problem, sampler = chain(SGLD, {"lr": 1e-5}, METRICS["RMSProp"], dtype, prior=prior)
+        sampler.prior.add_gradient_ = lambda *args: None  # type: ignore[method-assign]
+        return moved(problem, sampler)
+
+    found = move()
+    only_formula(monkeypatch)
+    torch.testing.assert_close(found, move(), rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize(("owner", "name"), [(PSGLD, "noise"), (SGLD, "noise"), (Sampler, "noise")])
 def test_a_patched_class_acts(
     owner: type[Sampler], name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
