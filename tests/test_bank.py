@@ -22,9 +22,18 @@ def test_the_bank_has_every_kind() -> None:
     "name", ["linear, SGHMC", "linear, HMC", "linear, MCLMC", "logistic, SGNHT", "classes, SGHMC"]
 )
 def test_right_chains_pass(name: str) -> None:
+    """At once, or once it has run as much longer as it takes to know how wide predictions are.
+
+    A machine's rounding decides how long that is: the steepest place that a chain has come across
+    where burn-in ends sets its step.
+    """
     outcome = TRIALS[name].run()
     assert not outcome.wrong
-    assert outcome.alarms == []
+    assert [alarm for alarm in outcome.alarms if "is known to" not in alarm] == []
+    if outcome.alarms:
+        outcome = remedied(TRIALS[name], outcome, budget=20)[-1]
+        assert not outcome.wrong
+        assert outcome.alarms == []
 
 
 @pytest.mark.parametrize(
