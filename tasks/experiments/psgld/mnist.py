@@ -37,7 +37,8 @@ def cells() -> list[Cell | Study]:
 
 def cells_of(column: str, method: str, length: Protocol | None = None) -> list[Cell | Study]:
     """Return a method's runs on a column, and what collects them."""
-    name, seeds = f"{column}-{method}", 1 if column == "reduced" else SEEDS
+    name, once = f"{column}-{method}", column == "reduced" or method == "distilled"
+    seeds = 1 if once else SEEDS
     if method == "mc-dropout":
         return [Study(name, partial(mc_dropout, name=f"{column}-dropout", seeds=seeds))]
     hidden = NETWORKS.columns[column].changes["model.net.hidden"]
