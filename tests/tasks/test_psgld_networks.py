@@ -166,8 +166,9 @@ def test_posterior_and_other_forms(parsed: Any) -> None:
     cold = parsed(run_of(psgld_mnist, "temperature-psgld-1-2e-05"))
     assert cold["model"]["init_args"]["sampler"]["init_args"]["temperature"] == 1 / 50_000
     assert cold["data"]["init_args"]["num_val"] == 10_000
-    content = parsed(run_of(psgld_mnist, "800-distilled-seed2"))
+    content = parsed(run_of(psgld_mnist, "800-dropout-seed2"))
     assert (content["seed_everything"], content["model"]["init_args"]["num_chains"]) == (2, 1)
+    content = parsed(run_of(psgld_mnist, "800-distilled-seed0"))
     student = content["trainer"]["callbacks"][1]["init_args"]
     assert student["student"]["init_args"]["hidden"] == [800, 800]
     assert student["optimizer"]["init_args"]["lr"] == 1e-4
