@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -290,8 +290,9 @@ def _check_logits(logits: Tensor, probabilities: Tensor) -> None:
 
 def _inputs(data: Any) -> Tensor:
     x = data[0] if isinstance(data, (tuple, list)) else data
-    if not isinstance(x, Tensor):
+    if isinstance(x, (Mapping, tuple, list)):
         raise TypeError(
             f"a student learns from batches (x, ...) with a tensor x, got a {type(x).__name__}"
         )
-    return x
+    inputs: Tensor = x
+    return inputs
