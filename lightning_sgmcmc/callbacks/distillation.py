@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor, nn
 
+from lightning_sgmcmc.callbacks.report.results import plain
 from lightning_sgmcmc.callbacks.run import record, run_folder, task_of
 from lightning_sgmcmc.chain import BatchStream, Chain, Task
 from lightning_sgmcmc.chain.undisturbed import undisturbed
@@ -149,10 +149,7 @@ class Distillation(L.Callback):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "student.safetensors"
         sha256 = save_tensors(path, self.student.net.state_dict())
-        metrics = {
-            name: {key: value if math.isfinite(value) else None for key, value in found.items()}
-            for name, found in self.measure(task_of(pl_module)).items()
-        }
+        metrics = plain(self.measure(task_of(pl_module)))
         content = {"steps": self.student.steps, "metrics": metrics, "sha256": sha256}
         write_beside(folder / "student.json", json.dumps(content, indent=1))
 

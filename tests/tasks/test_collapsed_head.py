@@ -78,9 +78,9 @@ def net(outputs: int = 2, units: int = 4) -> MLP:
     return MLP((units,), "tanh", inputs=1, outputs=outputs)
 
 
-def started(task: RegressionTask, data: CurveData) -> Chain:
+def started(task: RegressionTask, data: CurveData, head: str = "net.layers.2") -> Chain:
     """Return a task's chain, ready for its first step without a trainer."""
-    task.head = "net.layers.2"
+    task.head = head
     chain = task.chain
     chain.select()
     chain.place()
@@ -182,9 +182,7 @@ def test_draws_of_a_head_alone_are_independent_and_exact() -> None:
     task = RegressionTask(
         Fixed(), partial(SGLD, lr=1e-3, prior=GaussianPrior(0.5)), noise=0.4, collapse_head=True
     )
-    task.head = "net.head"
-    chain = task.chain
-    chain.select(), chain.place(), chain.build(), chain.bind(data.train_dataloader())
+    chain = started(task, data, "net.head")
     rows = []
     for _ in range(800):
         chain.advance(chain.minibatch())
@@ -213,9 +211,7 @@ def test_chains_and_seeds_draw_heads_of_their_own() -> None:
         task = RegressionTask(
             Fixed(), sampler, noise=0.4, num_chains=3, starts="same", collapse_head=True
         )
-        task.head = "net.head"
-        chain = task.chain
-        chain.select(), chain.place(), chain.build(), chain.bind(data.train_dataloader())
+        chain = started(task, data, "net.head")
         rows = []
         for _ in range(300):
             chain.advance(chain.minibatch())

@@ -129,7 +129,7 @@ def write(folder: Path, results: dict[str, Any]) -> None:
 
     Numbers that are not finite become null.
     """
-    content = _plain(results)
+    content = plain(results)
     content["provenance"].pop("sha256", None)  # that of a file which they were read from
     content["provenance"]["sha256"] = digest_of(content)
     write_beside(folder / "results.json", json.dumps(content, indent=2) + "\n")
@@ -152,11 +152,12 @@ def read(path: Path) -> dict[str, Any]:
     raise DamagedFileError(f"{path} is damaged: write it again with --finish {path.parent}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: numbers of Python's own, None for those not finite."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, (np.floating, float)):
         return float(value) if math.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value
