@@ -537,3 +537,12 @@ def test_a_smooth_mlp_refuses_what_is_no_square_image() -> None:
         SmoothMLP((5,)).take_sizes(12, 3)
     with pytest.raises(ValueError, match="width must be positive, got 0"):
         SmoothMLP((5,), width=0.0)
+
+
+def test_a_last_image_counts_once_in_the_statistics() -> None:
+    """Of 501 images the last, 30 times as wide, moves the variance by a few times its own share."""
+    x = torch.randn(501, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    x[-1] *= 30
+    norm = FrozenBatchNorm2d(1)
+    fit_network(nn.Sequential(norm, nn.Flatten(), nn.Linear(36, 2)), x, 2)
+    assert float(norm.running_var) == pytest.approx(float(x.var()), rel=0.05)

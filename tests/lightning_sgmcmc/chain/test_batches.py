@@ -128,3 +128,9 @@ def test_shares_of_the_whole_data_join_to_it(world: int, chains: int | None) -> 
     joined = torch.cat(shares, dim=-1)
     assert torch.equal(joined, (torch.arange(25) * 10.0).expand_as(joined))
     assert joined.shape == ((25,) if chains is None else (4, 25))
+
+
+def test_whole_data_that_do_not_divide_leave_no_batch_size_to_choose() -> None:
+    stream = BatchStream((torch.zeros(103, 2),), 103, "full")
+    with pytest.raises(ValueError, match="103 does not divide among 2 processes: drop rows, or"):
+        stream.bind(torch.device("cpu"), 0, world_size=2)

@@ -331,3 +331,21 @@ def test_the_students_nll_is_that_of_its_logits(tmp_path: Path) -> None:
     expected = functional.cross_entropy(student(x).double(), y)
     content = json.loads((tmp_path / "student.json").read_text())
     assert content["metrics"]["test"]["nll"] == pytest.approx(float(expected.detach()))
+
+
+def test_what_a_student_that_diverged_has_no_number_for_is_null(tmp_path: Path) -> None:
+    student, wild = nn.Linear(FEATURES, CLASSES), partial(torch.optim.SGD, lr=1e30)
+    trainer(tmp_path, 30, [Distillation(student, wild)]).fit(Classifier(), datamodule=Data())
+
+    def refused(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    content = json.loads((tmp_path / "student.json").read_text(), parse_constant=refused)
+    assert content["metrics"]["test"]["nll"] is None
+
+
+def test_inputs_that_are_no_tensor_are_refused() -> None:
+    x, y = examples(0)
+    probabilities = torch.full((len(x), CLASSES), 1 / CLASSES)
+    with pytest.raises(TypeError, match="with a tensor x, got a dict"):
+        Student(nn.Linear(FEATURES, CLASSES)).check(({"a": x}, y), probabilities)
