@@ -90,7 +90,7 @@ class Classification(SGMCMCModule):
         """Return what each chain alone predicts, how far chains agree, and what others look like.
 
         ``class_names`` has the names of the classes in the order of their probabilities, ``inputs``
-        the names of a table's features with the ``mean`` and ``scale`` that standardise them,
+        a table's columns of features with the ``mean`` and ``scale`` that standardise these,
         ``trace`` the error of the ensemble so far at the ``steps`` of its draws.
         With several chains ``chains`` has the ``agreement`` and ``total_variation`` of their
         ensembles, and ``metrics``, those of each chain's own ensemble, lists of K numbers: the

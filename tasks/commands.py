@@ -23,6 +23,7 @@ Samples the posterior of neural networks by stochastic-gradient MCMC.
 commands:
   train       run a task                      sgmcmc train --task pde_source
   tune        search for its parameters       sgmcmc tune pde_source --trials 30
+  predict     predict other inputs            sgmcmc predict RUN_FOLDER FILE
   check       look for damage in its files    sgmcmc check RUN_FOLDER
   generate    make a data set of Darcy flows  sgmcmc generate permeability --out FILE
   reproduce   run a published experiment      sgmcmc reproduce table1 --list
@@ -83,6 +84,12 @@ def tune(arguments: list[str]) -> int:
     return 0
 
 
+def predict(arguments: list[str]) -> int:
+    """Predict other inputs by the draws of a run."""
+    _imported("tasks.predict").main(arguments, "sgmcmc predict")
+    return 0
+
+
 def check(arguments: list[str]) -> int:
     """Look for damage in the files of a run."""
     if {"-h", "--help"} & set(arguments):
@@ -129,6 +136,7 @@ def refuse(message: str) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "tune": tune,
+    "predict": predict,
     "check": check,
     "generate": generate,
     "reproduce": reproduce,

@@ -173,8 +173,8 @@ class UCIRegression(RegressionTask):
             "data": data.title,
             "split": data.index,
             "target": data.column,
-            "features": len(data.features),
-            "inputs": {"names": list(data.features)},
+            "features": len(self.x_mean),
+            "inputs": {"columns": dict(data.columns)},
             "rows": {name: len(data.tensors(name)[0]) for name in ("train", "val", "test")},
             "target_sd": float(data.tensors("test")[1].std(correction=0)),
         }

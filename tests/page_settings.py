@@ -180,13 +180,14 @@ SNIPPETS = {
         replace={"mine.csv": "my.csv", "diagnosis": "kind"}
     ),
     ("docs/class-data.md", "class_table/..."): Snippet(
-        "rows = [[0.5] * 4] * 2",
-        {'"runs/class_table/..."': 'run_of("class_table")'},
-        after="assert len(inputs['names']) == x.shape[1]",
+        replace={'"runs/class_table/..."': 'run_of("class_table")'},
+        after="assert x.shape == (2, 4)",
     ),
     ("docs/class-data.md", "'hhp.csv'"): Snippet(replace={"hhp.csv": "my.csv", "days": "kind"}),
 }
 
+#: Pages whose RUN_FOLDER is not a run of ``pde_source``.
+RUN_FOLDERS = {"docs/class-data.md": "class_table", "docs/uci.md": "uci_regression"}
 #: The runs that snippets load: the command, without its data.
 RUNS = {
     "pde_source": [

@@ -42,6 +42,7 @@ from tests.page_settings import (
     OWN_TESTS,
     QUIET,
     REST,
+    RUN_FOLDERS,
     RUNS,
     SHORT,
     SNIPPETS,
@@ -97,6 +98,8 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder to run in, but for the data sets that pages name."""
     table(tmp_path / "my.csv")
+    (tmp_path / "new.csv").write_text("kind,price,c,b,a\n1,5,1,2,3\n0,6,2,3,4\n")
+    np.save(tmp_path / "sources.npy", np.ones((2, 60, 60)))
     digits = test_images.written(tmp_path, "MNIST", "file:///nowhere/")
     monkeypatch.setattr(MNISTData, "files", digits)
     connections = test_kddcup99.written(tmp_path, test_kddcup99.ROWS * 10)
@@ -229,7 +232,8 @@ def test_all_that_a_page_says_to_run_runs(
             if phrase in block.text:
                 (folder / name).write_text(block.text)
     if "RUN_FOLDER" in page.read_text():
-        shutil.copytree(run_of("pde_source"), folder / "RUN_FOLDER")
+        name = RUN_FOLDERS.get(page.relative_to(ROOT).as_posix(), "pde_source")
+        shutil.copytree(run_of(name), folder / "RUN_FOLDER")
     sys.path.append(str(folder))
     for block in found:
         if block.language == "python":

@@ -78,6 +78,6 @@ def read_statlog(path: Path) -> Examples:
         raise ValueError(f"{path} has {len(table.features) + 1} columns, not {COLUMNS}")
     wrong = np.flatnonzero((table.y != 0) & (table.y != 1))
     if len(wrong):
-        where = table.places.of(int(wrong[0]), table.target)
+        where = table.place(int(wrong[0]), table.target)
         raise ValueError(f"{where}: the label is {table.y[wrong[0]]:g}, not 0 or 1")
     return table.x, table.y

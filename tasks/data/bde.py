@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from lightning_sgmcmc.chain import Sampling
 from tasks.data.download import check_digest, digest, require
-from tasks.data.table import Places, Table
+from tasks.data.table import Table, read_table
 from tasks.data.uci import UCIData
 
 #: The target of each set, and its columns that are no features: numbers of rows, dates, and the
@@ -82,11 +81,7 @@ class BDEData(UCIData):
         return self.root / "uci_regression" / str(self.name) / file
 
     def _read(self) -> Table:
-        target = TARGETS[str(self.name)]
-        table = pd.read_csv(self._path, usecols=lambda column: column not in DROPPED)
-        y = table.pop(target).to_numpy(np.float64)
-        x = table.to_numpy(np.float64)
-        return Table(x, y, tuple(table.columns), target, Places(self._path, True), {})
+        return read_table(self._path, TARGETS[str(self.name)], drop=DROPPED)
 
     def _parts(self, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return split_rows(rows)

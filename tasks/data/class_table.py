@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,10 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
-from tasks.data.classes import ClassData, Examples, Transform, standardiser
-from tasks.data.column import Column
-from tasks.data.delimited import is_number, shown
+from tasks.data.classes import ClassData, Examples, Standardiser, standardiser
+from tasks.data.delimited import is_number
 from tasks.data.scales import examine
-from tasks.data.table import Places, Table, assemble, place_of, read_table
+from tasks.data.table import Table, read_table
 
 
 class ClassTableData(ClassData):
@@ -23,11 +23,11 @@ class ClassTableData(ClassData):
     are numbered in their order; ``class_names`` holds them, and they are logged.
 
     Args:
-        file: A text file (see :func:`~tasks.data.table.read_table`), a ``.npy`` file of numbers
-            [rows, columns], or a ``.npz`` file: either of ``x`` [N, D] and ``y`` [N], or of
-            columns [N] by name. Features are numbers, or words of a few categories.
-        target: Name or number of the column of classes; None is the last one, or ``y``.
-        test_file: Rows for testing, with the same columns; None draws them from ``file``.
+        file: A table, see :func:`~tasks.data.table.read_table`. Features are numbers, or words of a
+            few categories.
+        target: Name or number of the column of classes; None is the last one.
+        drop: Names of columns that are neither classes nor features.
+        test_file: Rows for testing, with the same columns by name; None draws them from ``file``.
         num_classes: C, where labels are 0 to C - 1 and not every one need occur; None reads it
             off the labels of both files.
         standardise: Shift and scale every feature to mean 0 and variance 1 over the training rows.
@@ -48,6 +48,7 @@ class ClassTableData(ClassData):
         self,
         file: str,
         target: str | int | None = None,
+        drop: Sequence[str] = (),
         test_file: str | None = None,
         num_classes: int | None = None,
         standardise: bool = True,
@@ -62,12 +63,12 @@ class ClassTableData(ClassData):
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
         drawn = 0.1 if num_test is None and test_file is None else num_test or 0
         super().__init__(num_val=num_val, num_test=drawn, batch_size=batch_size, **kwargs)
-        self.file, self.test_file, self.target = Path(file), test_file, target
+        self.file, self.test_file, self.target, self.drop = Path(file), test_file, target, drop
         self.standardise, self._given = standardise, num_classes
         self._table: Table | None = None
-        #: Of the features, in their order: ``names``, and where they are standardised ``mean`` and
-        #: ``scale``.
-        self.inputs: dict[str, list[Any]] = {}
+        #: What turns a row into the network's input: the table's ``columns`` (see
+        #: :data:`~tasks.data.table.Columns`), and ``mean`` and ``scale`` of the features.
+        self.inputs: dict[str, Any] = {}
 
     def examples(self) -> tuple[Examples, Examples | None]:
         """Read the files and number the classes.
@@ -75,17 +76,11 @@ class ClassTableData(ClassData):
         Raises:
             ValueError: If the files do not fit one another, or the target does not hold classes.
         """
-        table = read_rows(self.file, self.target)
+        table = read_table(self.file, self.target, labels=True, drop=self.drop)
         self._table, x, y = table, table.x, table.y
-        self.inputs = {"names": list(table.features)}
         test = None
         if self.test_file is not None:
-            other = read_rows(Path(self.test_file), self.target, table)
-            if other.features != table.features:
-                raise ValueError(
-                    f"{self.test_file} has features {shown(other.features)}, "
-                    f"{self.file} {shown(table.features)}"
-                )
+            other = read_table(self.test_file, labels=True, like=table)
             test = other.x, other.y
         labels = y if test is None else _joined(y, test[1])
         if self._given is not None:
@@ -111,108 +106,21 @@ class ClassTableData(ClassData):
             rank_zero_info(f"classes of {self.file}: {pairs}")
         return (x, codes[: len(x)]), (None if test is None else (test[0], codes[len(x) :]))
 
-    def transform(self, train: NDArray[Any]) -> Transform:
-        """Return the standardisation, if it is asked for."""
+    def transform(self, train: NDArray[Any]) -> Standardiser:
+        """Return the standardisation, which does nothing unless it is asked for."""
         table, self._table = self._table, None
-        if not self.standardise:
-            return super().transform(train)
         assert table is not None
-        examine(table, train)
-        scaled = standardiser(train)
-        self.inputs |= {"mean": scaled.mean.tolist(), "scale": scaled.scale.tolist()}
+        width = train.shape[1]
+        scaled = Standardiser(np.zeros(width), np.ones(width))
+        if self.standardise:
+            examine(table, train)
+            scaled = standardiser(train)
+        self.inputs = {
+            "columns": dict(table.columns),
+            "mean": scaled.mean.tolist(),
+            "scale": scaled.scale.tolist(),
+        }
         return scaled
-
-
-#: Whole numbers from here on are no longer told apart in double precision.
-_EXACT = 2**53
-
-
-def read_rows(path: Path, target: str | int | None, like: Table | None = None) -> Table:
-    """Return the table of a text file or a NumPy file.
-
-    Args:
-        path: The file.
-        target: Name or number of the column of classes.
-        like: A table whose categories this one has.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not of a form that :class:`ClassTableData` takes, or a value is
-            missing or no number; line or row (from 0) and column are named.
-    """
-    if path.suffix not in (".npy", ".npz"):
-        return read_table(path, target, labels=True, like=like)
-    arrays = _arrays(path)
-    if {"x", "y"} <= set(arrays) and target in (None, "y"):
-        x, y = arrays["x"], arrays["y"]
-        if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
-            raise ValueError(
-                f"{path} needs x [N, D] and y [N], got {list(x.shape)}, {list(y.shape)}"
-            )
-        named = {str(i): column for i, column in enumerate(x.T)} | {"y": y}
-        place = x.shape[1]
-    else:
-        named = _columns(path, arrays)
-        place = place_of(path, tuple(named), target)
-    columns = [
-        _column(path, name, array, labels=i == place)
-        for i, (name, array) in enumerate(named.items())
-    ]
-    return assemble(columns, place, Places(path), like)
-
-
-def _column(path: Path, name: str, array: NDArray[Any], labels: bool) -> Column:
-    """Return a column of a NumPy file."""
-    if not array.size:
-        raise ValueError(f"{path}, column {name!r} has no rows")
-    if array.dtype.kind == "S":
-        try:
-            array = np.char.decode(array, "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, column {name!r} holds bytes that are no UTF-8") from error
-    beyond = array.dtype.kind in "iu" and (abs(int(array.min())) | abs(int(array.max()))) >= _EXACT
-    if array.dtype.kind == "U" or (labels and beyond):
-        column = Column(name, path, labels=labels, unit="row")
-        column.add(array.astype(str).tolist(), range(len(array)))
-        return column
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{path}, column {name!r} holds {array.dtype}, not numbers")
-    values = array.astype(np.float64)
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        raise ValueError(
-            f"{Places(path).of(int(wrong[0]), name)}: {values[wrong[0]]} is missing, not finite "
-            "or too large; fill it or drop the row"
-        )
-    return Column(name, path, parts=[values], first="0")
-
-
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a NumPy file by name, one of a ``.npy`` file as ``""``."""
-    if not path.is_file():
-        raise FileNotFoundError(f"the table {path} is missing: check the path")
-    try:
-        with path.open("rb") as file:
-            content = np.load(file, allow_pickle=False)
-            if isinstance(content, np.ndarray):
-                return {"": content}
-            return {name: content[name] for name in content.files}
-    except Exception as error:  # NumPy, zipfile, zlib and tokenize raise a dozen kinds
-        raise ValueError(f"{path} is not a NumPy file of numbers: {error}") from error
-
-
-def _columns(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns [N] of a NumPy file by name."""
-    if "" in arrays:
-        values = arrays[""]
-        if values.ndim != 2:
-            raise ValueError(f"{path} needs to be [rows, columns], got {list(values.shape)}")
-        return {str(i): column for i, column in enumerate(values.T)}
-    shapes = {name: list(array.shape) for name, array in arrays.items()}
-    if {len(shape) for shape in shapes.values()} != {1} or len({*map(tuple, shapes.values())}) > 1:
-        given = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"{path} needs x [N, D] and y [N], or columns [N], got {given}")
-    return arrays
 
 
 def _joined(y: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:

@@ -234,8 +234,9 @@ class Standardiser:
     def __call__(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """Return features [N, D] shifted and scaled."""
         result = np.empty(x.shape, np.float32)
-        for block, out in zip(_blocks(x), _blocks(result), strict=True):
-            out[...] = (block - self.mean) / self.scale
+        with np.errstate(over="ignore"):  # what overflows is refused where it becomes a tensor
+            for block, out in zip(_blocks(x), _blocks(result), strict=True):
+                out[...] = (block - self.mean) / self.scale
         return result
 
 

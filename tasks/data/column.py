@@ -138,7 +138,8 @@ class Column:
             if len(self.codes) > MOST_CATEGORIES:
                 raise ValueError(
                     f"{self.path}, column {self.name!r} holds more than {MOST_CATEGORIES} words, "
-                    f"such as {self.first!r}: drop it, group its words, or write numbers"
+                    f"such as {self.first!r}: leave it out by data.drop, group its "
+                    "words, or write numbers"
                 )
         return np.array(found, np.int32)
 
@@ -207,17 +208,24 @@ class Column:
         values: Array = np.concatenate(self.parts)
         return values
 
-    def indicators(self, known: Sequence[str] | None) -> Array:
-        """Return which of the known words each row holds, 0 or 1, [N, C].
+    def features(self, known: Sequence[str] | None) -> Array:
+        """Return the numbers [N, 1], or which of the known words each row holds, 0 or 1, [N, C].
+
+        Args:
+            known: The words of the training file, None where the column held numbers there.
 
         Raises:
-            ValueError: If a row holds none of them.
+            ValueError: If the column holds the other kind here, or a row none of the words.
         """
-        if known is None:
+        if self.words == (known is None):
+            here, there = ("words", "numbers") if self.words else ("numbers", "words")
+            example = f", such as {self.first!r}" if self.words else ""
             raise ValueError(
-                f"{self.path}, column {self.name!r} holds words, such as {self.first!r}, and "
-                "numbers in the training file"
+                f"{self.path}, column {self.name!r} holds {here}{example}, and {there} in the "
+                "training file"
             )
+        if known is None:
+            return self.numbers()[:, None]
         new = [word for word in self.codes if word not in known]
         if new:
             raise ValueError(

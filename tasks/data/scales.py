@@ -83,4 +83,4 @@ def _refuse_beyond(table: Table, j: int, mean: float, scale: float) -> None:
 def _where(table: Table, column: int, value: float) -> str:
     name = (*table.features, table.target)[column]
     values = _column(table, column)
-    return table.places.of(int(np.argmax(values == value)), name)
+    return table.place(int(np.argmax(values == value)), name)

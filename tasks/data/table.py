@@ -6,52 +6,30 @@ for each of its categories.
 
 from __future__ import annotations
 
-import csv
-import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
-from tasks.data.column import Array, Column, Decimals
-from tasks.data.delimited import (
-    CHUNK,
-    Layout,
-    Row,
-    fitted,
-    layout_of,
-    opened,
-    rows_of,
-    separator_of,
-    shown,
-    unquoted,
-)
+from tasks.data.column import Array, Column
+from tasks.data.delimited import shown
+from tasks.data.table_arrays import ArrayTable
+from tasks.data.table_text import TextTable
 
-_BLOCK = 100_000  # rows that pandas reads at once
+#: The columns of features in their order: of words which ones these are, of numbers None.
+Columns = Mapping[str, Sequence[str] | None]
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the rows of a table stand: lines of a text file, or rows of an array, from 0."""
+class Place(Protocol):
+    """Says where a value stands in a file: row, from 0, and column."""
 
-    path: Path
-    header: bool | None = None
-
-    def of(self, row: int, column: str) -> str:
-        """Return what an error that concerns a value begins with."""
-        where = f"row {row}"
-        if self.header is not None:
-            encoding, separator = separator_of(self.path)
-            with opened(self.path, encoding) as text:
-                rows = rows_of(self.path, text, separator)
-                where = f"line {next(itertools.islice(rows, row + self.header, None))[0]}"
-        return f"{self.path}, {where}, column {column!r}"
+    def __call__(self, row: int, column: str) -> str:
+        """Return what an error that concerns the value begins with."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +39,32 @@ class Table:
     Attributes:
         x: Features [N, D].
         y: The target [N], float64 or words.
-        features: Names of the features; that of a category is COLUMN=WORD.
+        columns: The columns of the features.
         target: Name of the target.
-        places: Where the rows stand in the file.
-        categories: The words of the columns of words.
+        path: The file.
+        place: Where a value stands in it.
     """
 
     x: Array
     y: NDArray[Any]
-    features: tuple[str, ...]
+    columns: Columns
     target: str
-    places: Places
-    categories: dict[str, tuple[str, ...]]
+    path: Path
+    place: Place
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features; that of a category is COLUMN=WORD."""
+        return feature_names(self.columns)
+
+
+def feature_names(columns: Columns) -> tuple[str, ...]:
+    """Return the names of the features that columns become."""
+    named = (
+        [name] if words is None else [f"{name}={word}" for word in words]
+        for name, words in columns.items()
+    )
+    return tuple(name for names in named for name in names)
 
 
 def read_table(
@@ -80,89 +72,99 @@ def read_table(
     target: str | int | None = None,
     labels: bool = False,
     at_least: int = 1,
+    drop: Collection[str] = (),
     like: Table | None = None,
 ) -> Table:
-    """Read fields between commas, semicolons, tabs or spaces.
+    """Read the table of a text file or a NumPy file.
 
     Args:
-        path: A text file, in UTF-8, or in UTF-16 with its mark; empty lines are skipped.
+        path: See :class:`~tasks.data.table_text.TextTable` and
+            :class:`~tasks.data.table_arrays.ArrayTable`.
         target: Name or number of the target's column; None is the last one.
         labels: Whether the target may hold words.
         at_least: Smallest number of rows.
-        like: A table whose categories this one has.
+        drop: Names of columns that are left out.
+        like: A table whose columns this one has, by name.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is not of that form; line and column are named.
+        ValueError: If the file is not of that form; line or row, and column, are named.
     """
-    path = Path(path)
-    encoding, separator = separator_of(path)
-    with opened(path, encoding) as text:
-        rows = rows_of(path, text, separator)
-        head = list(itertools.islice(rows, CHUNK))
-        layout = layout_of(path, head)
-        place = place_of(path, layout.names, target)
-        decimals = Decimals(separator in ";\t")
-        columns = [
-            Column(name, path, decimals, labels=labels and i == place)
-            for i, name in enumerate(layout.names)
-        ]
-        _take(columns, path, layout, head[layout.header :])
-        read_quickly = len(head) == CHUNK and _read_quickly(columns, text, separator, layout)
-    if len(head) == CHUNK and not read_quickly:
-        # pandas names no line, and knows less: what it does not take is read again.
-        with opened(path, encoding) as text:
-            rows = itertools.islice(rows_of(path, text, separator), CHUNK, None)
-            for column in columns:
-                column.keep(CHUNK - layout.header)
-            while chunk := list(itertools.islice(rows, CHUNK)):
-                _take(columns, path, layout, chunk)
-    decimals.check(path)
-    count = len(columns[0])
-    if count < at_least:
-        raise ValueError(f"{path} has {count} rows of data: at least {at_least} are needed")
-    if layout.first:
-        rank_zero_info(f"Note: the first column of {path} names its rows and is no feature")
-    return assemble(columns, place, Places(path, layout.header), like)
-
-
-def _take(columns: Sequence[Column], path: Path, layout: Layout, rows: list[Row]) -> None:
-    lines = [line for line, _ in rows]
-    for column, fields in zip(columns, fitted(path, rows, layout), strict=bool(rows)):
-        column.add(fields, lines)
-
-
-def _read_quickly(columns: Sequence[Column], text: TextIO, separator: str, layout: Layout) -> bool:
-    """Let pandas read the rest of a file, and return whether that is what a strict reader reads."""
-    decimals = columns[0].decimals
-    words = [layout.first + i for i, column in enumerate(columns) if column.words]
-    try:
-        blocks = pd.read_csv(
-            text,
-            sep=separator,
-            header=None,
-            na_filter=False,
-            skipinitialspace=True,
-            quoting=csv.QUOTE_NONE,  # with quotes, pandas takes "1"2 for 12
-            dtype=dict.fromkeys([*range(layout.first), *words], str),
-            decimal="," if decimals.surely else ".",
-            chunksize=_BLOCK,
+    file = _opened(Path(path))
+    names = _without(file, drop)
+    target = target_of(file.path, names, target if like is None else like.target)
+    if like is not None:
+        names = [*_found(file, like.columns, target, *drop), target]
+    read = file.read({name: labels and name == target for name in names})
+    column = read.pop(target)
+    if len(column) < at_least:
+        raise ValueError(f"{path} has {len(column)} rows of data: at least {at_least} are needed")
+    if column.words and not column.labels:
+        raise ValueError(
+            f"{file.place(0, target)}: {column.first!r} is not a number; choose a column of "
+            "numbers as data.target"
         )
-        for block in blocks:
-            fields = [values.to_numpy() for _, values in block.items()]
-            for row_names in fields[: layout.first]:
-                unquoted(row_names.tolist())
-            for column, values in zip(columns, fields[layout.first :], strict=True):
-                column.take(values)
-    except pd.errors.EmptyDataError:
-        return True
-    except ValueError:
-        return False
-    return True
+    known = _columns(read) if like is None else like.columns
+    words = {name: len(words) for name, words in known.items() if words is not None}
+    if words and like is None:
+        counts = ", ".join(f"{name} ({count})" for name, count in words.items())
+        rank_zero_info(
+            f"Note: columns of words in {path}, a feature of 0 and 1 for each category: {counts}"
+        )
+    x = _features(read, known)
+    return Table(x, column.values(), known, target, file.path, file.place)
 
 
-def place_of(path: Path, names: Sequence[str], target: str | int | None) -> int:
-    """Return which column is the target.
+def read_features(path: str | Path, columns: Columns) -> Array:
+    """Read the features [N, D] of further rows, in float64.
+
+    Args:
+        path: As for :func:`read_table`.
+        columns: The columns of the table that was trained on. They are found by name, in any order;
+            others are not used, which a note says.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a column is missing, or holds what that of the table does not.
+    """
+    file = _opened(Path(path))
+    read = file.read(dict.fromkeys(_found(file, columns), False))
+    if not all(map(len, read.values())):
+        raise ValueError(f"{path} has no rows of data")
+    return _features(read, columns)
+
+
+def _opened(path: Path) -> TextTable | ArrayTable:
+    kind = ArrayTable if path.suffix in (".npy", ".npz") else TextTable
+    return kind.opened(path)
+
+
+def _without(file: TextTable | ArrayTable, drop: Collection[str]) -> list[str]:
+    """Return the names of a file's columns but for those that are left out, which it must have."""
+    unknown = [name for name in drop if name not in file.names]
+    if unknown:
+        raise ValueError(
+            f"{file.path} has no column {unknown[0]!r} to drop: choose among {shown(file.names)}"
+        )
+    return [name for name in file.names if name not in drop]
+
+
+def _found(file: TextTable | ArrayTable, columns: Columns, *others: str) -> list[str]:
+    """Return the names of columns, which a file must have; a note names the unknown of the rest."""
+    missing = [name for name in columns if name not in file.names]
+    if missing:
+        raise ValueError(
+            f"{file.path} has no column {missing[0]!r}, which the training table has: it has "
+            f"{shown(file.names)}, and needs {shown(list(columns))}, in any order"
+        )
+    unused = [name for name in file.names if name not in columns and name not in others]
+    if unused:
+        rank_zero_info(f"Note: columns of {file.path} that are not used: {shown(unused)}")
+    return list(columns)
+
+
+def target_of(path: Path, names: Sequence[str], target: str | int | None) -> str:
+    """Return the name of the target's column.
 
     Args:
         path: The file, for errors.
@@ -179,47 +181,16 @@ def place_of(path: Path, names: Sequence[str], target: str | int | None) -> int:
         )
     name = names[-1] if target is None else str(target)
     if name in names:
-        return list(names).index(name)
+        return name
     if re.fullmatch(r"-?[0-9]+", name) and -len(names) <= int(name) < len(names):
-        return int(name) % len(names)
+        return names[int(name)]
     raise ValueError(f"{path} has no column {name!r}: choose among {shown(names)}")
 
 
-def assemble(columns: Sequence[Column], place: int, places: Places, like: Table | None) -> Table:
-    """Return the table of columns that have been read.
+def _columns(read: Mapping[str, Column]) -> Columns:
+    return {name: tuple(sorted(c.codes)) if c.words else None for name, c in read.items()}
 
-    Args:
-        columns: All columns.
-        place: Which of them is the target.
-        places: Where the rows stand.
-        like: A table whose categories this one has.
 
-    Raises:
-        ValueError: If the target holds words that are no labels, or a word is unknown to ``like``.
-    """
-    target = columns[place]
-    if target.words and not target.labels:
-        raise ValueError(
-            f"{places.of(0, target.name)}: {target.first!r} is not a number; choose a column of "
-            "numbers as data.target"
-        )
-    names: list[str] = []
-    parts: list[Array] = []
-    categories: dict[str, tuple[str, ...]] = {}
-    for column in (c for c in columns if c is not target):
-        if not column.words:
-            names.append(column.name)
-            parts.append(column.numbers()[:, None])
-            continue
-        known = tuple(sorted(column.codes)) if like is None else like.categories.get(column.name)
-        names += [f"{column.name}={word}" for word in known or column.codes]
-        parts.append(column.indicators(known))
-        categories[column.name] = known or tuple(column.codes)
-    if categories and like is None:
-        counts = ", ".join(f"{name} ({len(words)})" for name, words in categories.items())
-        rank_zero_info(
-            f"Note: columns of words in {places.path}, a feature of 0 and 1 for each category: "
-            f"{counts}"
-        )
-    y = target.values()
-    return Table(np.hstack(parts), y, tuple(names), target.name, places, categories)
+def _features(read: Mapping[str, Column], columns: Columns) -> Array:
+    """Return the features of columns that have been read, each of the kind that it must be."""
+    return np.hstack([read[name].features(words) for name, words in columns.items()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -55,6 +56,7 @@ class UCIData(SplitData):
             ``root/uci_regression/NAME/data.txt`` unless it is there.
         file: A table, see :func:`~tasks.data.table.read_table`.
         target: Name or number of the target's column; None is the last one.
+        drop: Names of columns that are neither target nor features.
         split: Number of the split, 0 to 19.
         root: Folder of data sets; None is $SGMCMC_DATA_ROOT or ``./data``.
         num_val: Training rows that are held out for validation.
@@ -74,6 +76,7 @@ class UCIData(SplitData):
         name: str | None = None,
         file: str | None = None,
         target: str | int | None = None,
+        drop: Sequence[str] = (),
         split: int = 0,
         root: str | None = None,
         num_val: int = 0,
@@ -93,7 +96,7 @@ class UCIData(SplitData):
             raise ValueError(f"split must lie between 0 and {NUM_SPLITS - 1}, got {split}")
         if num_val < 0:
             raise ValueError(f"num_val must not be negative, got {num_val}")
-        self.name, self.file, self.target = name, file, target
+        self.name, self.file, self.target, self.drop = name, file, target, drop
         self.root, self.index, self.num_val = data_root(root), split, num_val
 
     @property
@@ -111,7 +114,9 @@ class UCIData(SplitData):
         return self.root / "uci_regression" / str(self.name) / "data.txt"
 
     def _read(self) -> Table:
-        return read_table(self.file or self._path, self.target, at_least=FEWEST_ROWS)
+        return read_table(
+            self.file or self._path, self.target, at_least=FEWEST_ROWS, drop=self.drop
+        )
 
     def _parts(self, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return training and test rows."""
@@ -127,7 +132,7 @@ class UCIData(SplitData):
             return
         table = self._read()
         x, y = table.x, table.y[:, None]
-        self.features, self.column = table.features, table.target
+        self.columns, self.column = table.columns, table.target
         train, test = self._parts(len(x))
         if self.num_val > len(train) - 2:
             raise ValueError(
@@ -136,9 +141,8 @@ class UCIData(SplitData):
         cut = len(train) - self.num_val
         rows = {"train": train[:cut], "val": train[cut:], "test": test}
         if np.ptp(y[rows["train"]]) == 0:
-            file = table.places.path
             raise ValueError(
-                f"the target {self.column!r} of {file} is the same in all training rows"
+                f"the target {self.column!r} of {table.path} is the same in all training rows"
             )
         examine(table, np.column_stack([x, y])[rows["train"]])
         self._splits = {

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-import torch
 
 from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.run import cli
-from tasks.data.class_table import ClassTableData, read_rows
+from tasks import predict
+from tasks.data.class_table import ClassTableData
+from tasks.data.table import read_table
+from tasks.predict import read_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 X = np.random.default_rng(0).normal(5, 3, (60, 3))
@@ -98,9 +101,13 @@ def test_a_test_file_shares_scale_and_numbering(tmp_path: Path) -> None:
     other = csv(tmp_path / "c.csv", X[:4], [5, 10, 20, 20], "a,b,c,y\n")
     with pytest.warns(UserWarning, match=r"no training example of class 0 \(5\): 1 in test"):
         assert made(train, test_file=other).num_classes == 3
-    swapped = csv(tmp_path / "d.csv", X[:4], [10, 10, 20, 20], "b,a,c,y\n")
-    with pytest.raises(ValueError, match=r"d\.csv has features b, a, c, .*a\.csv a, b, c"):
-        made(train, test_file=swapped)
+    moved = np.column_stack([X[:4, 1], np.zeros(4), X[:4, [2, 0]]])
+    swapped = csv(tmp_path / "d.csv", moved, [20, 10, 20, 20], "b,more,c,a,y\n")
+    found = made(train, test_file=swapped).tensors("test")[0]
+    np.testing.assert_allclose(found, (X[:4] - X.mean(0)) / X.std(0), rtol=1e-4, atol=1e-5)
+    short = csv(tmp_path / "e.csv", X[:4, :2], [20, 10, 20, 20], "c,a,y\n")
+    with pytest.raises(ValueError, match=r"e\.csv has no column 'b', .* and needs a, b"):
+        made(train, test_file=short)
     with pytest.raises(ValueError, match=r"test_file is given: drop num_test = 0\.1"):
         ClassTableData(train, test_file=test, num_test=0.1)
 
@@ -154,8 +161,8 @@ def test_numpy_files_say_what_the_text_file_says(tmp_path: Path) -> None:
         assert by_first_feature(data) == reference, name
         if (name, target) in worded:
             assert data.class_names == ("no", "un", "yes"), name
-    assert read_rows(tmp_path / "columns.npz", "label").features == names
-    assert read_rows(Path(text), None).features == names
+    assert read_table(tmp_path / "columns.npz", "label").features == names
+    assert read_table(text).features == names
 
 
 def holed(value: Any, row: int, column: int, dtype: Any = float) -> Any:
@@ -170,10 +177,16 @@ def holed(value: Any, row: int, column: int, dtype: Any = float) -> Any:
         ({"x": holed(np.nan, 7, 2), "y": np.zeros(60)}, "row 7, column '2': nan is missing, not"),
         ({"x": holed("high", 7, 2, "U8"), "y": np.zeros(60)}, "row 7, column '2': 'high' is not a"),
         ({"x": X, "y": holed(np.inf, 9, 0)[:, 0]}, "row 9, column 'y': inf is missing"),
-        ({"x": X[:, :0], "y": np.zeros(60)}, r"needs x \[N, D\] and y \[N\], got \[60, 0\]"),
-        ({"x": X[:0], "y": np.zeros(0)}, r"needs x \[N, D\] and y \[N\], got \[0, 3\]"),
+        (
+            {"x": X[:, :0], "y": np.zeros(60)},
+            r"or columns \[N\], got x \[60, 0\]",
+        ),
+        ({"x": X[:0], "y": np.zeros(0)}, r"or columns \[N\], got x \[0, 3\]"),
         ({}, r"or columns \[N\], got "),
-        ({"x": X, "y": np.zeros(59)}, r"needs x \[N, D\] and y \[N\], got \[60, 3\], \[59\]"),
+        (
+            {"x": X, "y": np.zeros(59)},
+            r"or columns \[N\], got x \[60, 3\], y \[59\]",
+        ),
         ({"x": X, "z": np.zeros(60)}, r"or columns \[N\], got x \[60, 3\], z \[60\]"),
         ({"a": X[:, 0], "b": X[1:, 0]}, r"or columns \[N\], got a \[60\], b \[59\]"),
         ({"a": X[:, 0], "b": holed(np.nan, 3, 0)[:, 0]}, "row 3, column 'b': nan is missing"),
@@ -259,11 +272,20 @@ def test_the_task_finds_the_classes_of_a_csv_file(tmp_path: Path) -> None:
     assert results["task_details"]["class_names"] == kinds.tolist()
     assert results["metrics"]["ensemble"]["error_percent"] <= 1
     assert results["metrics"]["ensemble"]["nll"] < 0.05
-    inputs = results["task_details"]["inputs"]
-    assert inputs["names"] == ["height", "girth"]
-    scaled = (x - np.array(inputs["mean"])) / np.array(inputs["scale"])
-    found = load_posterior(folder).predict(torch.from_numpy(scaled).float()).mean
+    found = load_posterior(folder).predict(read_inputs(folder, path)).mean
     assert float((found.argmax(-1).numpy() != y).mean()) <= 0.01
+    check_predict(folder, tmp_path, x, found.numpy(), kinds)
+
+
+def check_predict(folder: Path, place: Path, x: Any, p: Any, kinds: Any) -> None:
+    """Hold what the command writes for rows with columns of other places against p."""
+    lines = [f"{girth!r},oak,{height!r}" for height, girth in x.tolist()]
+    (place / "new.csv").write_text("\n".join(["girth,near,height", *lines]) + "\n")
+    out = predict.main([str(folder), str(place / "new.csv"), f"--out={place / 'out.csv'}"], "")
+    table = pd.read_csv(out)
+    assert list(table) == ["class", *(f"p_{kind}" for kind in kinds)]
+    np.testing.assert_allclose(table.iloc[:, 1:], p, rtol=1e-12)
+    assert table["class"].tolist() == kinds[p.argmax(-1)].tolist()
 
 
 def test_rows_are_scaled_by_the_numbers_that_a_run_tells(tmp_path: Path) -> None:
@@ -275,7 +297,7 @@ def test_rows_are_scaled_by_the_numbers_that_a_run_tells(tmp_path: Path) -> None
     path = tmp_path / "a.csv"
     path.write_text("\n".join(["size,colour,kind", *lines]) + "\n")
     data = made(str(path), num_test=0.25)
-    assert data.inputs["names"] == ["size", "colour=blue", "colour=red"]
+    assert data.inputs["columns"] == {"size": None, "colour": ("blue", "red")}
     raw = np.column_stack([X[:, 0], words == "blue", words == "red"]).astype(np.float64)
     scaled = (raw - np.array(data.inputs["mean"])) / np.array(data.inputs["scale"])
     train = data.tensors("train")[0].double()
@@ -283,7 +305,22 @@ def test_rows_are_scaled_by_the_numbers_that_a_run_tells(tmp_path: Path) -> None
     np.testing.assert_allclose(train.std(0, correction=0), 1, rtol=1e-6)
     seen = {tuple(row) for row in scaled.astype(np.float32).tolist()}
     assert {tuple(row) for row in train.float().tolist()} < seen
-    assert made(str(path), standardise=False).inputs == {"names": data.inputs["names"]}
+    raw_inputs = made(str(path), standardise=False).inputs
+    assert raw_inputs == data.inputs | {"mean": [0, 0, 0], "scale": [1, 1, 1]}
+
+
+def test_columns_that_are_dropped(tmp_path: Path) -> None:
+    y = np.arange(60) % 2
+    train = csv(tmp_path / "a.csv", np.column_stack([X, np.arange(60.0)]), y, "a,b,c,id,y\n")
+    test = csv(tmp_path / "b.csv", X[:4], y[:4], "a,b,c,y\n")
+    data = made(train, drop=["id", "b"], test_file=test)
+    assert list(data.inputs["columns"]) == ["a", "c"]
+    scaled = ((X - X.mean(0)) / X.std(0))[:4, [0, 2]]
+    np.testing.assert_allclose(data.tensors("test")[0], scaled, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="no column 'no' to drop: choose among a, b, c, id, y"):
+        made(train, drop=["no"])
+    with pytest.raises(ValueError, match="no column 'y': choose among a, b, c, id"):
+        made(train, target="y", drop=["y"])
 
 
 def test_numbers_of_one_file_are_the_words_of_the_other(tmp_path: Path) -> None:
@@ -316,4 +353,4 @@ def test_numpy_columns_that_are_no_words(
 ) -> None:
     np.savez(tmp_path / "a.npz", **columns)
     with pytest.raises(ValueError, match=message):
-        read_rows(tmp_path / "a.npz", "y")
+        read_table(tmp_path / "a.npz", "y", labels=True)

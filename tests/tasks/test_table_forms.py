@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data import delimited
-from tasks.data import table as tables
-from tasks.data.class_table import read_rows
+from tasks.data import delimited, table_text
 from tasks.data.table import Table, read_table
 
 X = np.array([[1.5, -20.0], [0.25, 3e-4], [7.0, 1e6]])
@@ -174,7 +172,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a dash in the first row": ("1,-\n2,3\n", "line 1: 1, - reads like a header of numbers"),
     "too many words": (
         "a,y\n" + "".join(f"name{i},{i}\n" for i in range(60)),
-        "column 'a' holds more than 50 words, such as 'name0': drop it",
+        "column 'a' holds more than 50 words, such as 'name0': leave it",
     ),
 }
 
@@ -227,8 +225,8 @@ def test_common_forms_are_read_quickly(
         found.append(quickly(*args))
         return found[-1]
 
-    quickly = tables._read_quickly
-    monkeypatch.setattr(tables, "_read_quickly", spy)
+    quickly = table_text._read_quickly
+    monkeypatch.setattr(table_text, "_read_quickly", spy)
     check_same(read_table(written(tmp_path, SAME[form])))
     assert found == [True]
 
@@ -259,7 +257,7 @@ def test_forms_that_are_refused(
 
 
 def set_chunk(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    for module in ("delimited", "table"):
+    for module in ("delimited", "table_text"):
         monkeypatch.setattr(f"tasks.data.{module}.CHUNK", rows)
 
 
@@ -303,13 +301,13 @@ def test_pandas_reads_what_follows_the_first_chunk(
         return False
 
     found = [read_table(path, "y")]
-    monkeypatch.setattr("tasks.data.table._read_quickly", without_pandas)
+    monkeypatch.setattr("tasks.data.table_text._read_quickly", without_pandas)
     found.append(read_table(path, "y"))
     for table in found:
         assert table.features == ("a", "kind=u", "kind=v", "kind=w")
         assert table.x[:, 0].tobytes() == x[:, 0].tobytes()
         assert table.x[:, 1:].argmax(1).tolist() == np.arange(3).repeat(delimited.CHUNK).tolist()
-        assert table.places.of(rows - 1, "a").endswith(f"line {rows + 1}, column 'a'")
+        assert table.place(rows - 1, "a").endswith(f"line {rows + 1}, column 'a'")
 
 
 def test_words_keep_their_codes_where_pandas_gives_up(tmp_path: Path) -> None:
@@ -367,16 +365,16 @@ def test_a_test_file_has_the_words_of_the_training_file(tmp_path: Path) -> None:
 
 def test_words_alone(tmp_path: Path) -> None:
     """A first row whose word stands below again is no header."""
-    table = read_rows(written(tmp_path, "red,yes\nblue,no\nred,no\nblue,yes\n"), None)
+    table = read_table(written(tmp_path, "red,yes\nblue,no\nred,no\nblue,yes\n"), labels=True)
     assert (table.features, table.y.tolist()) == (("0=blue", "0=red"), ["yes", "no", "no", "yes"])
-    table = read_rows(written(tmp_path, "color,kind\nblue,no\nred,no\n"), None)
+    table = read_table(written(tmp_path, "color,kind\nblue,no\nred,no\n"), labels=True)
     assert (table.features, table.target) == (("color=blue", "color=red"), "kind")
 
 
 def test_words_of_a_numpy_file(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, c=np.array(["u", "v", "u"]), n=np.array(["1", "2", "3"]), y=[0, 1, 0])
-    table = read_rows(path, "y")
+    table = read_table(path, "y")
     assert table.features == ("c=u", "c=v", "n")
     assert table.x.tolist() == [[1, 0, 1], [0, 1, 2], [1, 0, 3]]
 
