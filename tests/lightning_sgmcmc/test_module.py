@@ -22,6 +22,7 @@ from lightning_sgmcmc import (
     PSGLD,
     SGHMC,
     SGLD,
+    SGNHT,
     BatchStream,
     ControlVariate,
     GaussianPrior,
@@ -249,6 +250,25 @@ def test_a_schedule_may_end_at_zero(tmp_path: Path) -> None:
     assert noise is not None
     assert found["gradient_noise"]["ratio"] == pytest.approx(noise.total.ratio)
     assert noise.total.ratio > 0
+
+
+@pytest.mark.parametrize(("make", "counts"), [(SGLD, True), (SGNHT, False)])
+def test_noise_that_a_sampler_takes_out_is_measured_and_no_reason_for_an_alarm(
+    make: Any, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict: dict[str, Any] = {}
+
+    def alarms(*_: Any, **given: Any) -> list[Any]:
+        verdict.update(given)
+        return []
+
+    monkeypatch.setattr("lightning_sgmcmc.posterior.diagnosis.alarms", alarms)
+    module = Toy(partial(make, lr=1e-2, prior=PRIOR), burn_in=1)
+    trainer(tmp_path, 3).fit(module, datamodule=ToyData())
+    noise = minibatch_noise(module.chain, 1e-2)
+    assert noise is not None
+    assert diagnose(module.kept, {})["gradient_noise"]["ratio"] == noise.total.ratio > 0
+    assert ("noise" in verdict) is counts
 
 
 def test_remedies_depend_on_the_minibatch_s_share_and_the_last_step(tmp_path: Path) -> None:

@@ -104,6 +104,16 @@ def test_stacked_chains_have_directions_of_their_own() -> None:
         torch.testing.assert_close(both.vectors[k].abs(), alone.vectors.abs(), rtol=0, atol=1e-8)
 
 
+def test_the_largest_magnitudes_are_leading() -> None:
+    """Of a diagonal Hessian with negative entries, whose signs stay."""
+    values = torch.tensor([1.0, -5.0, 3.0, -0.5, 4.0, 2.0], dtype=torch.float64)
+    theta = torch.ones(6, dtype=torch.float64, requires_grad=True)
+    target = Target(lambda batch: 0.5 * batch @ theta**2, [theta], 1)
+    found = leading_directions(target, Identity(), [values[None]], 3, iterations=6)
+    assert found.eigenvalues.tolist() == pytest.approx([-5.0, 4.0, 3.0])
+    assert found.vectors.abs().numpy() == pytest.approx(np.eye(6)[[1, 4, 2]], abs=1e-9)
+
+
 def test_masked_weights_take_no_part() -> None:
     """The eigenvalues are those of the matrix without these rows and columns."""
     target, batches, H = quadratic(D)
@@ -163,6 +173,39 @@ def test_the_spectrum_of_a_covector(chains: int | None) -> None:
     # From both sides where it has not been resolved.
     assert (sums(3, -1) < 0.99 * inverse).all()
     assert (sums(3, -1, below) > 1.01 * inverse).all()
+
+
+def test_each_chain_has_a_spectrum_of_its_own() -> None:
+    """Of chains of other curvatures; the space of the first one ends at once, and no other does."""
+    values = torch.linspace(1, 10, 8, dtype=torch.float64)
+    batch = torch.stack([100 * values, values])[:, None]
+    theta = torch.ones(2, 8, dtype=torch.float64, requires_grad=True)
+    target = Target(
+        lambda batch: 0.5 * (batch @ (theta**2).unsqueeze(-1))[..., 0], [theta], 1, chain_dims=1
+    )
+    C = Identity()
+    C.attach([theta], 1)
+    a = torch.eye(8, dtype=torch.float64)[:2].clone()
+    a[1] = torch.arange(1, 9)
+    found, w = spectrum(target, C, [batch], a, iterations=4, flat=0.02)
+    assert float((w * found)[0].sum()) == pytest.approx(100.0)
+    exact = float((a[1] ** 2 / values).sum() / (a[1] ** 2).sum())
+    for power in range(8):
+        moment = float((a[1] ** 2 * values**power).sum() / (a[1] ** 2).sum())
+        assert float((w * found**power)[1].sum()) == pytest.approx(moment, rel=1e-9)
+    assert float(found[1].min()) == pytest.approx(0.02 * float(found[1].max()), rel=0.1)
+    assert exact < float((w / found)[1].sum()) < 1.1 * exact
+
+
+def test_a_space_that_has_gone_lower_is_taken_as_it_is() -> None:
+    """Nothing is put at a curvature between those that were found."""
+    target, batches, _ = quadratic(D)
+    a = torch.tensor(np.random.default_rng(1).standard_normal(D))
+    found, w = spectrum(target, Identity(), batches, a, iterations=6)
+    lowest = float(found.min() / found.max())
+    for flat in (2 * lowest, 0.5):
+        higher, parts = spectrum(target, Identity(), batches, a, iterations=6, flat=flat)
+        assert float((parts / higher).sum()) == pytest.approx(float((w / found).sum()), rel=1e-9)
 
 
 def test_the_spectrum_of_nothing_is_a_random_ones() -> None:

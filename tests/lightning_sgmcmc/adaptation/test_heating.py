@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.linalg import solve_discrete_lyapunov
+from scipy.linalg import eigh, solve_discrete_lyapunov
 from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, SMILE, BatchStream, GaussianPrior
+from lightning_sgmcmc import SGFS, SGHMC, SGLD, SGNHT, SMILE, BatchStream, GaussianPrior, Identity
 from lightning_sgmcmc.adaptation import StepSize, leading_directions, minibatch_noise
 from lightning_sgmcmc.adaptation.directions import spectrum
 from lightning_sgmcmc.adaptation.excess import BatchLaw
@@ -25,6 +25,7 @@ from lightning_sgmcmc.adaptation.gradients import Plan, plans, slowest_curvature
 from lightning_sgmcmc.adaptation.heating import Heating, batch_law, jacobian, measure, scores_of
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
+from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.target import ControlVariate, FullGradient, GradientEstimator, Minibatch
 
 N, D, BATCH = 120, 4, 12
@@ -155,10 +156,39 @@ def test_what_leading_directions_leave_of_predictions() -> None:
     found = measure(chain, directions, J, batches, scores_of(chain.target))
     assert found.shares.sum(-1) == pytest.approx(1)
     assert len(found.curvature) == 3
-    _, vectors = np.linalg.eigh(task.A)
+    values, vectors = np.linalg.eigh(task.A)
     rest = vectors[:, :2] @ vectors[:, :2].T @ task.X[0]
+    parts = np.array(
+        [*(vectors[:, :1:-1].T @ task.X[0]) ** 2 / values[:1:-1], rest @ rest / values[2]]
+    )
+    assert found.shares[0] == pytest.approx(parts / parts.sum(), rel=1e-6)
     rest /= np.linalg.norm(rest)
     assert found.variance[2] == pytest.approx(np.var(task.u @ rest), rel=1e-6)
+
+
+def test_of_several_chains_it_is_the_mean() -> None:
+    """Two chains, one of them farther from the mode: the spread of scores, and the energy."""
+    chain = chain_of(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)), num_chains=2)
+    task, target = chain.task, chain.target
+    assert isinstance(task, Linear)
+    assert target is not None
+    values, vectors = np.linalg.eigh(task.A)
+    away = np.outer([20.0, 50.0], vectors @ (1 / np.sqrt(values)))
+    with torch.no_grad():
+        mode = np.linalg.solve(task.A, task.X.T @ task.y)
+        chain.sampler.params[0].copy_(torch.tensor(mode + away)[:, None])
+    x, y = (t.expand(2, *t.shape) for t in task.data())
+    C = chain.sampler.preconditioner
+    directions = leading_directions(target, C, [(x, y)], D)
+    batches = [(x[:, i : i + 1], y[:, i : i + 1]) for i in range(N)]
+    J = jacobian(chain, batches[0])
+    found = measure(chain, directions, J, batches, scores_of(target))
+    scores = np.stack([(task.u + (task.X @ a)[:, None] * task.X) @ vectors for a in away])
+    variance = scores.var(1)
+    assert found.variance[:D] == pytest.approx(variance.mean(0)[::-1], rel=1e-6)
+    force = np.abs(away @ task.A @ vectors) / N - 3 * np.sqrt(variance / N)
+    energy = N * force.clip(0) ** 2 / (values / N)
+    assert found.energy == pytest.approx(energy.mean(0).max(), rel=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
@@ -203,6 +233,23 @@ def test_the_typical_variance_is_that_of_the_weights_that_move() -> None:
     J = jacobian(chain, batch)
     found = measure(chain, directions, J, [batch], scores_of(chain.target))
     assert found.typical_variance == pytest.approx(u[:, :40].var(0).mean(), rel=0.7)
+
+
+def test_the_typical_variance_is_not_that_of_leading_directions() -> None:
+    """Two random directions z / d^(1/2) tell it, however steep the leading ones are."""
+    task = Linear(scales=np.geomspace(3.0, 0.1, 40))
+    chain, batch = (
+        chain_of(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)), task=task),
+        task.data(),
+    )
+    assert chain.target is not None
+    directions = leading_directions(chain.target, chain.sampler.preconditioner, [batch], 2)
+    found = measure(chain, directions, jacobian(chain, batch), [batch], scores_of(chain.target))
+    stream = NoiseStream(chain.sampler.params, seed=0)
+    z = np.stack([stream.normal()[0][0].clone().numpy() for _ in range(2)]) / np.sqrt(40)
+    expected = (task.u @ z.T).var(0).mean()
+    assert found.typical_variance == pytest.approx(expected, rel=1e-6)
+    assert expected < 0.5 * found.variance[:2].mean()
 
 
 def test_predictions_have_no_part_in_masked_weights() -> None:
@@ -279,7 +326,23 @@ def test_a_thermostat_takes_the_heat_of_the_velocities_before_and_after_its_fric
         after = mu**2 * before
     law = BatchLaw(size, batch, False)
     one = Heating(np.ones(1), np.ones(1), 1, np.ones((0, 1)), law, typical_variance=variance)
-    assert one.cooling(sampler, lr) == pytest.approx((before + after) / 2 / sampler.temperature)
+    heat = (before + after) / 2
+    assert one.cooling(sampler, lr) == pytest.approx(heat / sampler.temperature)
+    # On the way to a mode it counts beside the energy that the chain has.
+    far = replace(one, far=3.0)
+    assert far.cooling(sampler, lr) == pytest.approx(heat / (3 * sampler.temperature))
+
+
+def test_what_is_too_hot_and_too_cold_in_a_prediction_cancels() -> None:
+    """Under a thermostat: halves of a direction with twice the mean noise, and of one without."""
+    sampler = SGNHT([nn.Parameter(torch.zeros(3))], 0.01, num_data=100, momentum=0.9)
+    variance, shares = np.array([0.04, 0.08, 0.0]), np.array([[0.0, 0.5, 0.5]])
+    law = BatchLaw(100, 1, False)
+    one = Heating(np.ones(3), variance, 1, shares, law, typical_variance=0.04, whole=True)
+    even, hot, cold = one.excess(sampler, 0.01)
+    assert cold < -5 * abs(even) < 0 < 5 * abs(even) < hot
+    worst = max(abs(even), abs(hot + cold) / 2)
+    assert one.worst(sampler, 0.01).value == pytest.approx(worst, rel=1e-12)
 
 
 def test_sgfs_has_no_error_where_its_law_is_exact() -> None:
@@ -327,6 +390,62 @@ def test_the_choice_of_gradients_is_by_cost(monkeypatch: pytest.MonkeyPatch) -> 
     other = Chain(Linear(), make, DrawSchedule(burn_in=10), gradients="auto")
     other.load_gradients(chain.gradients_state())
     assert type(other.gradients) is type(chain.gradients)
+
+
+@pytest.mark.parametrize("kind", [SGHMC, SMILE])
+def test_a_price_is_that_of_the_steps_in_which_the_recursion_relaxes(kind: Any) -> None:
+    """x' = (1 + mu - h lambda) x - mu x_before shrinks by e in as many, at its matrix's radius."""
+    options = {"momentum": 0.5} if kind is SGHMC else {"length": 0.05}
+    lr, slowest = 0.05, 0.3
+    sampler = kind([nn.Parameter(torch.zeros(3))], lr, num_data=100, **options)
+    mu = sampler.recursion(lr)[0]
+    assert 0.3 < mu < 0.7
+    h = lr if kind is SGHMC else (1 + mu) / 2 * lr
+    radius = max(abs(np.linalg.eigvals([[1 + mu - h * slowest, -mu], [1.0, 0.0]])))
+    law = BatchLaw(100, 1, False)
+    plan = Plan("", Minibatch, 2.0, Heating(np.ones(1), np.ones(1), 1, np.ones((0, 1)), law))
+    assert plan.price(sampler, lr, slowest) == pytest.approx(-2 / np.log(radius))
+
+
+def test_the_steepest_chain_sets_the_step() -> None:
+    """A logistic regression at 0, where it is steepest, and far from there."""
+    make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0))
+    chain = chain_of(make, task=Linear(logistic=True), num_chains=2)
+    task = chain.task
+    assert isinstance(task, Linear)
+    x, y = (t.expand(2, *t.shape) for t in task.data())
+    with torch.no_grad():
+        chain.sampler.params[0].copy_(torch.tensor([[[5.0] * D], [[0.0] * D]]))
+    curvature = np.linalg.eigvalsh((task.X.T @ task.X + np.eye(D)) / (4 * N))[-1]
+    settled = StepSize().settle(chain, [(x, y)])
+    assert settled["curvature"] == pytest.approx(curvature, rel=1e-6)
+    assert settled["largest_stable_lr"] == pytest.approx(2 / curvature, rel=1e-6)
+
+
+@pytest.mark.parametrize("step", [5, 10])
+def test_before_burn_in_ends_noise_is_set_beside_the_energy(step: int) -> None:
+    """At a quarter of the temperature; from where burn-in ends on, it is set beside T."""
+    make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0), temperature=0.25)
+    chain = chain_of(make)
+    stream, target, sampler = chain.stream, chain.target, chain.sampler
+    assert stream is not None
+    assert target is not None
+    with torch.no_grad():
+        sampler.params[0].add_(0.5)
+    chain.steps = step
+    batches = [stream.at(i) for i in range(10)]
+    directions = leading_directions(target, sampler.preconditioner, batches[:4])
+    J = jacobian(chain, batches[0])
+    heating = measure(chain, directions, J, batches, scores_of(target))
+    assert heating.energy > 100 * 0.25
+    found = [
+        replace(heating, far=far).bounded(sampler, 0.1 * 2 / heating.curvature[0], 0.05)
+        for far in (1.0, heating.energy / 10, heating.energy / (10 * 0.25))
+    ]
+    assert found[0] < 0.9 * found[1] < 0.8 * found[2]
+    settled = StepSize(0.1).settle(chain, batches)
+    assert settled["lr"] == pytest.approx(found[2 if step < 10 else 0], rel=1e-6)
+    assert settled["gradient_noise"] == 0.05  # what has set it
 
 
 def test_the_bound_alone_sets_a_step_on_minibatches() -> None:
@@ -446,6 +565,43 @@ def test_the_noise_of_a_control_variate_is_in_proportion_to_the_temperature() ->
     assert found[1] == pytest.approx(0.25 * found[0])
 
 
+class Scaled(Identity):
+    """C = a diagonal matrix."""
+
+    def __init__(self, diagonal: Any) -> None:
+        super().__init__()
+        self.diagonal = torch.tensor(diagonal)
+
+    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+        return [v.mul_(self.diagonal) for v in vectors]
+
+    def noise(self, stream: NoiseStream) -> list[Tensor]:
+        return [z.mul_(self.diagonal.sqrt()) for z in stream.normal()]
+
+
+@pytest.mark.parametrize("size", [4, 12])
+def test_the_noise_of_a_control_variate_is_that_of_a_draw_away_from_its_centre(size: int) -> None:
+    """Of x_i x_i' Delta, Delta = (2 T/N)^(1/2) H^(-1/2) z, as flat as the eighth beyond that."""
+    task = Linear(scales=np.geomspace(3.0, 0.2, size))
+    c = np.resize([1.0, 4.0, 0.25, 2.0], size)
+    make = partial(SGLD, lr="auto", prior=GaussianPrior(4.0), preconditioner=Scaled(c))
+    chain = chain_of(make, "reshuffled", task, gradients="auto")
+    with torch.no_grad():
+        task.net.weight.add_(1.0)
+    options = {plan.kind: plan.heating for plan in plans_of(chain)}
+    assert options[ControlVariate].energy == options[Minibatch].energy > 1
+    values, vectors = eigh(task.A / N, np.diag(1 / c))
+    values, vectors = values[::-1][:8], vectors[:, ::-1][:, :8]
+    z = NoiseStream(chain.sampler.params, seed=1).normal()[0][0].numpy() * np.sqrt(c)
+    last = values[-1] ** -0.5
+    along = (values**-0.5 - last) * (vectors.T @ (z / c))
+    move = np.sqrt(2 / N) * (last * z + vectors @ along)
+    variance = ((task.X @ vectors) * (task.X @ move)[:, None]).var(0)
+    assert options[ControlVariate].variance[: len(values)] == pytest.approx(variance, rel=1e-6)
+    if size == len(values):
+        assert options[ControlVariate].typical_variance == pytest.approx(variance.mean(), rel=1e-6)
+
+
 def test_masked_weights_take_no_part_in_the_noise_of_any_gradients() -> None:
     """Whatever the feature of a weight that is held at zero."""
     mask = torch.tensor([[1.0, 0.0, 1.0, 1.0]]).double()
@@ -556,6 +712,33 @@ def test_a_pass_for_an_offer_counts_once(kinds: Sequence[type[GradientEstimator]
         assert chain.num_gradients == 10
     chain.keep_gradients()
     assert chain.num_gradients == 10
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(SGHMC, momentum=0.9, temperature=0.5), partial(SMILE, length=0.05)],
+    ids=["sghmc", "smile"],
+)
+def test_a_chain_s_noise_is_that_of_its_next_minibatches(make: Any) -> None:
+    """h N tr V / (2 (1 - mu) d) over T, V of eight gradients over the weights that move."""
+    chain = chain_of(partial(make, lr=0.02, prior=GaussianPrior(4.0)))
+    task, stream = chain.task, chain.stream
+    assert isinstance(task, Linear)
+    assert stream is not None
+    mask = np.array([1.0, 0.0, 1.0, 1.0])
+    chain.sampler.set_masks([torch.tensor(mask[None])])
+    chain.steps = 7
+    theta = task.net.weight.detach().numpy()[0]
+    batches = [[t.numpy() for t in stream.at(step)] for step in range(7, 15)]
+    gradients = np.stack([x.T @ (x @ theta - y) / BATCH for x, y in batches])
+    mu = chain.sampler.recursion(0.02)[0]
+    h = 0.02 if isinstance(chain.sampler, SGHMC) else (1 + mu) / 2 * 0.02
+    expected = h * N * (gradients.var(0, ddof=1) @ mask) / (2 * (1 - mu) * 3)
+    found = minibatch_noise(chain, 0.02)
+    assert found is not None
+    assert found.total.from_gradients == pytest.approx(expected, rel=1e-9)
+    assert found.total.ratio == pytest.approx(expected / chain.sampler.temperature, rel=1e-9)
+    assert found.tensors == {"net.weight": found.total}
 
 
 def test_whole_gradients_are_exact_and_counted() -> None:

@@ -143,6 +143,28 @@ def test_wrong_tasks_are_refused(name: str, chains: int) -> None:
     assert chain.steps == 0
 
 
+class Returning(nn.Module):
+    """Doubles activations once it has come back to training from evaluation."""
+
+    factor = 1.0
+
+    def train(self, mode: bool = True) -> Returning:
+        if mode and not self.training:
+            self.factor = 2.0
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_another_model_after_evaluation_is_refused(chains: int) -> None:
+    """As a run is, once its held-out sets have been predicted for the first time."""
+    chain = bound(Squared(net=net(Returning()), num_chains=chains), chains)
+    with pytest.raises(ValueError, match="not the same in training and in evaluation mode"):
+        chain.advance(chain.minibatch())
+
+
 @pytest.mark.parametrize("loader", [False, True])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
 @pytest.mark.parametrize("lr", [1e-3, "auto"])

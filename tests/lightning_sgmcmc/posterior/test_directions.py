@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from lightning_sgmcmc import HMC, PSGLD, SGHMC, BatchStream, GaussianPrior
+from lightning_sgmcmc import HMC, PSGLD, SGHMC, BatchStream, GaussianPrior, Identity
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.schedules import DrawSchedule
-from lightning_sgmcmc.diagnostics import gradient_of_potential
+from lightning_sgmcmc.common.vectors import flatten, unflatten
+from lightning_sgmcmc.diagnostics import (
+    Step,
+    configurational_temperature,
+    directional_temperatures,
+    gradient_of_potential,
+    predictive_temperature,
+    summarise,
+)
+from lightning_sgmcmc.posterior import KeptDraws, diagnose
 from lightning_sgmcmc.posterior.directions import FollowedDirections, find_directions
+from lightning_sgmcmc.posterior.held_out import HeldOut
 from tests.bank import Regression
 
 
@@ -89,6 +101,70 @@ def test_a_linear_model_s_variances_are_those_of_its_posterior(make: Any, num_ch
         values = followed.combinations.to(theta) @ predict(theta)
         torch.testing.assert_close(noted["values"][k], values, rtol=1e-9, atol=1e-9)
         assert float(noted["bends"][k].abs().max()) == 0
+
+
+@pytest.mark.parametrize("num_chains", [1, 3])
+def test_each_direction_s_coordinate_and_force_are_conjugate(num_chains: int) -> None:
+    """Leading and random ones: v = C a and a' v = 1 by the metric as a matrix, and products."""
+    chain, probes = bound(nn.Linear(2, 1), PSGLD, num_chains)
+    followed = found(chain, probes)
+    potential, _ = functions(chain, probes)
+    gradient = gradient_of_potential(chain.target, [chain.minibatch()])
+    noted = followed.record(chain, gradient, (probes, torch.zeros(7)))
+    sampler = chain.sampler
+    eye = torch.eye(3, dtype=torch.float64)[:, None].expand(-1, num_chains, -1)
+    rows = eye if sampler.chain_dims else eye[:, 0]
+    columns = [sampler.preconditioner.apply_joined(e.clone(), sampler.params) for e in rows]
+    C = torch.stack(columns, -1).reshape(num_chains, 3, 3)
+    assert followed.leading == 3
+    assert followed.vectors.shape[1] == 7
+    for k in range(num_chains):
+        theta, a = flat(chain, k), followed.covectors[k]
+        v = a @ C[k]
+        torch.testing.assert_close(followed.vectors[k], v, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close((a * v).sum(1), torch.ones(7).double(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(noted["coordinates"][k], a @ theta, rtol=1e-9, atol=1e-9)
+        force = v @ jacrev(potential)(theta)
+        torch.testing.assert_close(noted["forces"][k], force, rtol=1e-6, atol=1e-6)
+
+
+class Dense(Identity):
+    """C = a full matrix."""
+
+    matrix = torch.tensor([[2.0, 0.7, 0.3], [0.7, 1.5, -0.6], [0.3, -0.6, 1.0]]).double()
+
+    def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
+        dims = self.chain_dims
+        return unflatten(flatten(vectors, dims) @ self.matrix, vectors, dims)
+
+
+@pytest.mark.parametrize("num_chains", [1, 3])
+def test_masked_weights_take_no_part(num_chains: int) -> None:
+    """All fields are those of the smaller model, by a dense solve, also where C mixes weights."""
+    chain, probes = bound(nn.Linear(2, 1), partial(SGHMC, preconditioner=Dense()), num_chains)
+    masks = [torch.tensor([[1.0, 0.0]]).double(), torch.ones(1).double()]
+    chain.sampler.set_masks(
+        [m.expand_as(p) for m, p in zip(masks, chain.sampler.params, strict=True)]
+    )
+    followed = found(chain, probes)
+    potential, predict = functions(chain, probes)
+    gradient = gradient_of_potential(chain.target, [chain.minibatch()])
+    noted = followed.record(chain, gradient, (probes, torch.zeros(7)))
+    free = [0, 2]
+    for k in range(num_chains):
+        theta = flat(chain, k)
+        assert float(theta[1]) == 0
+        J, force = jacrev(predict)(theta)[:, free], jacrev(potential)(theta)[free]
+        inverse = torch.linalg.inv(jacrev(jacrev(potential))(theta)[free][:, free])
+        a = followed.combinations.to(theta) @ J
+        v = a @ inverse
+        for kind in ("fixed_forces", "moving_forces"):
+            torch.testing.assert_close(noted[kind][k], v @ force, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(noted["spreads"][k], (a * v).sum(1), rtol=1e-6, atol=1e-9)
+        weights = (predict(theta) - followed.centre) / followed.deviations**2
+        work = weights @ J @ inverse @ force
+        torch.testing.assert_close(noted["sums"][k, 0], work, rtol=1e-6, atol=1e-9)
+        assert float(followed.vectors[k][:, 1].abs().max()) == 0
 
 
 @pytest.mark.parametrize(("num_chains", "apart"), [(4, True), (4, False), (3, True), (2, True)])
@@ -219,6 +295,83 @@ def test_each_twelve_gradients_from_draw_to_draw_pay_for_a_combination(
     assert noted["spreads"].shape == noted["moving_forces"].shape == (1, count)
 
 
+def nets() -> dict[bool, nn.Module]:
+    """Return a network that is linear in its weights, and one that is not."""
+    torch.manual_seed(1)
+    return {
+        True: nn.Linear(2, 1),
+        False: nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)),
+    }
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_diagnosis_is_of_the_traces_of_all_draws(
+    linear: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At half the temperature, from weights, potentials and predictions that are noted here."""
+    given: dict[str, Any] = {}
+
+    def alarms(*_: Any, **verdict: Any) -> list[Any]:
+        given.update(verdict)
+        return []
+
+    monkeypatch.setattr("lightning_sgmcmc.posterior.diagnosis.alarms", alarms)
+    K, draws, thinning = 4, 16, 3
+    chain, probes = bound(nets()[linear], partial(SGHMC, temperature=0.5), K, thinning)
+    potential, predict = functions(chain, probes)
+    kept = KeptDraws(chain, {"test": HeldOut([(probes, torch.zeros(7))])}, tmp_path, budget=0)
+    thetas = []
+    for draw in range(draws):
+        if draw == draws // 2:
+            chain.set_lr(chain.sampler.lr / 4)  # of half the weight
+        for _ in range(thinning):
+            chain.advance(chain.minibatch())
+        kept.keep()
+        thetas.append(torch.stack([flat(chain, k) for k in range(K)]))
+    theta = torch.stack(thetas, 1)
+    force = torch.stack([torch.stack([jacrev(potential)(t) for t in row]) for row in theta])
+    f = torch.stack([torch.stack([predict(t) for t in row]) for row in theta])
+    content = diagnose(kept, {"fraction": 0.1, "largest_stable_lr": 1.0, "gradient_noise": 0.05})
+
+    whole = configurational_temperature(theta.numpy(), force.numpy()).total
+    found = content["configurational_temperature"]
+    assert found["value"] == pytest.approx(whole.value, rel=1e-6)
+    assert given["configurational"].total.value == pytest.approx(whole.value, rel=1e-6)
+    mixing = summarise(theta.numpy(), f.numpy(), np.repeat([1.0, 0.5], draws // 2))
+    np.testing.assert_equal(content["mixing"], mixing)
+    assert content["mixing"]["effective_draws"] == pytest.approx(K * 12**2 / 10)
+
+    followed = kept.probes.directions
+    assert followed is not None
+    products = [torch.einsum("kdi,kmi->kdm", theta, followed.covectors),
+                torch.einsum("kdi,kmi->kdm", force, followed.vectors)]  # fmt: skip
+    expected = [t.value for t in directional_temperatures(*products)]
+    listed = content["directional_temperatures"]
+    values = [[t["value"] for t in listed[kind]] for kind in ("leading", "random")]
+    assert values[0] + values[1] == pytest.approx(expected, rel=1e-6)
+    assert len(values[1]) == 4
+    assert [t.value for t in given["directions"]["random"]] == values[1]
+
+    g = torch.einsum("qp,kdp->kdq", followed.combinations, f)
+    if linear:
+        moves = torch.einsum("kdi,kqi->kdq", force, followed.solutions)
+        right = predictive_temperature(g, moves, followed.variances[:, None], stated=0.5)
+    else:
+        noted = kept.probes.followed()
+        count = noted["bends"].shape[-1]
+        moving = [noted[kind] for kind in ("moving_forces", "spreads", "bends")]
+        right = predictive_temperature(g[..., :count], *moving, 0.5, sums=noted["sums"])
+    measured = content["predictive"]
+    assert measured["linear_in_weights"] is linear
+    assert measured["temperature"] == pytest.approx(right.temperature.value, rel=1e-6)
+    assert measured["deviation_over_true"] == pytest.approx(right.deviation, rel=1e-6)
+    assert measured["mean_error_in_deviations"] == pytest.approx(right.mean_error, rel=1e-6)
+    assert given["predictive"].temperature.value == measured["temperature"]
+    assert given["temperature"] == 0.5
+    assert given["step"] == Step(0.1, bounded=True, last=chain.last_lr)
+    assert "noise" not in given
+
+
 def test_state_is_kept_as_it_is() -> None:
     chain, probes = bound(nn.Linear(2, 1), SGHMC, 2)
     followed = found(chain, probes)
@@ -227,3 +380,16 @@ def test_state_is_kept_as_it_is() -> None:
         torch.equal(a, b)
         for a, b in zip(vars(followed).values(), vars(again).values(), strict=True)
     )
+
+
+def test_a_run_that_goes_on_follows_the_same_directions(tmp_path: Path) -> None:
+    """Draws after an interruption are along those that were fixed at the first draw."""
+    chain, probes = bound(nn.Linear(2, 1), SGHMC, 2)
+    sets = {"test": HeldOut([(probes, torch.zeros(7))])}
+    kept, again = (KeptDraws(chain, sets, tmp_path / name, budget=0) for name in ("a", "b"))
+    kept.keep()
+    again.probes.load_state_dict(kept.probes.state_dict(), torch.device("cpu"))
+    assert kept.probes.directions is not None
+    assert again.probes.directions is not None
+    for name, value in vars(kept.probes.directions).items():
+        assert torch.equal(vars(again.probes.directions)[name], value)

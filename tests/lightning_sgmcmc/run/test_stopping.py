@@ -16,6 +16,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from lightning_sgmcmc.callbacks.requeue import requeue
 from lightning_sgmcmc.callbacks.stop import RunStoppedError, StopSignal
 from lightning_sgmcmc.run import cli
 from lightning_sgmcmc.run.errors import CommandLineError
@@ -101,7 +102,8 @@ def check_that_it_continues(steps: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_saves_and_says_how_to_continue(number: signal.Signals) -> None:
-    process = start("--trainer.max_steps=100000")
+    # A budget that stores every draw, however late the signal comes.
+    process = start("--trainer.max_steps=100000", "--model.draw_budget=100000")
     process.send_signal(number)
     status, line = ended(process)
     assert status == 128 + number
@@ -154,6 +156,49 @@ def test_a_signal_outside_a_step_ends_at_once() -> None:
         with pytest.raises(RunStoppedError):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_step_that_takes_too_long_is_cut_off(monkeypatch: Any, capsys: Any) -> None:
+    """Where the grace is over, and not where the step has ended before."""
+    ended: list[int] = []
+    monkeypatch.setattr("lightning_sgmcmc.callbacks.stop._GRACE", 0.2)
+    monkeypatch.setattr("lightning_sgmcmc.callbacks.stop.os._exit", ended.append)
+    for too_long in (False, True):
+        with StopSignal() as stop:
+            stop.wait_for_step()
+            signal.raise_signal(signal.SIGTERM)
+            if not too_long:
+                stop.at_once()
+            deadline = time.monotonic() + (5 if too_long else 0.5)
+            while not ended and time.monotonic() < deadline:
+                time.sleep(0.05)
+        assert ended == [1] * too_long
+    assert "a step did not end within 0 s of the signal to stop" in capsys.readouterr().err
+
+
+def test_slurm_starts_a_job_again_after_sigusr1_alone(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Not after SIGTERM, which scancel sends, and not outside a job; a failure is a warning."""
+    log, scontrol = tmp_path / "log", tmp_path / "scontrol"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def asked(number: int, script: str = "") -> tuple[str, str]:
+        log.write_text("")
+        scontrol.write_text(f'#!/bin/sh\necho "$@" >> {log}\n{script}')
+        scontrol.chmod(0o755)
+        requeue(number)
+        return log.read_text(), capsys.readouterr().err
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert asked(signal.SIGUSR1) == ("", "")
+    monkeypatch.setenv("SLURM_JOB_ID", "4242")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        assert asked(number) == ("", "")
+    assert asked(signal.SIGUSR1) == ("requeue 4242\n", "SLURM starts job 4242 again\n")
+    failed = "warning: 'scontrol requeue 4242' failed: "
+    for script, why in (("echo no such job >&2; exit 1", "no such job"), ("exit 3", "status 3")):
+        assert asked(signal.SIGUSR1, script)[1] == f"{failed}{why}\n"
 
 
 def test_more_processes_than_the_machine_bears(capsys: Any) -> None:

@@ -197,6 +197,54 @@ def test_the_centre_moves_where_the_optimizer_had_not_arrived() -> None:
     assert after is not None
     assert torch.equal(found[1], before)  # type: ignore[arg-type]
     assert [torch.equal(b, a) for b, a in zip(before, after, strict=True)] == [True, False, False]
+    # Of Adam's step, twice 64 others, a pass for the first centre and two where burn-in ends.
+    assert module.chain.num_gradients == 1 + 2 * 64 + 3 * 4
+
+
+@pytest.mark.parametrize("shares", [1, 2])
+def test_each_chain_s_centre_is_where_its_potential_is_lower(shares: int) -> None:
+    """Of two random places of 64 chains, by likelihood and prior together; with its gradient.
+
+    Two processes that share the data, four examples and two, find the same.
+    """
+    x, y = small()
+    prior, K = 0.05, 64
+    make = partial(SGLD, lr=0.1, prior=GaussianPrior(prior))
+    chain = bound(
+        Toy(make, linear(), gradients=ControlVariate(), num_chains=K), BatchStream((x, y), 2)
+    )
+    theta, target = chain.sampler.params[0], chain.target
+    assert target is not None
+    rng = np.random.default_rng(0)
+    places = np.array([1.0, -2.0, 0.5]) + rng.standard_normal((2, K, NUM_FEATURES))
+    each = [t.expand(K, *t.shape) for t in (x, y)]  # chains have minibatches of their own
+    others: list[list[Tensor]] = []
+
+    def with_others(tensors: list[Tensor]) -> None:
+        for own, other in zip(tensors, others.pop(0), strict=True):
+            own.add_(other).div_(2)
+
+    def noted(tensors: list[Tensor]) -> None:
+        others.append([t.clone() for t in tensors])
+
+    rows = [slice(4, 6), slice(0, 4)] if shares == 2 else [slice(0, 6)]
+    for i, own in enumerate(rows):
+        estimator = ControlVariate()
+        target._reduce = (noted, with_others)[i] if shares == 2 else None
+        estimator.bind(target, lambda own=own: iter([(each[0][:, own], each[1][:, own])]), 1)  # type: ignore[misc]
+        for step, place in enumerate(places):
+            with torch.no_grad():
+                theta.copy_(torch.tensor(place)[:, None])
+            estimator.prepare(step=4 + step, start=4, burn_in=5)
+    residual = places @ x.numpy().T - y.numpy()
+    terms = (residual**2).sum(-1) / (2 * NOISE**2), (places**2).sum(-1) / (2 * prior)
+    lower = [potential[1] < potential[0] for potential in (terms[0], terms[1], sum(terms))]
+    assert all((lower[2] != other).sum() > 5 for other in lower[:2])
+    expected = np.where(lower[2][:, None], places[1], places[0])
+    assert estimator.centre is not None
+    np.testing.assert_array_equal(estimator.centre[0][:, 0], expected)
+    gradient = (expected @ x.numpy().T - y.numpy()) @ x.numpy() / (len(x) * NOISE**2)
+    np.testing.assert_allclose(estimator.gradient[0][:, 0], gradient, rtol=1e-9)
 
 
 def test_masked_weights_are_zero_at_the_centre() -> None:
