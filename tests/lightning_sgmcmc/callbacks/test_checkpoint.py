@@ -246,6 +246,7 @@ def test_a_run_that_goes_on_has_the_seconds_of_its_parts(tmp_path: Path) -> None
     first = read_checkpoint(path.with_name("previous.ckpt"))["sgmcmc_seconds"]
     last = read_checkpoint(path)["sgmcmc_seconds"]
     assert 3600 < first < last < parts[1].seconds < 3600 + 120
+    assert json.loads((tmp_path / "results.json").read_text())["wall_seconds"] > last
 
 
 def test_a_signal_in_the_last_step_stops_nothing(tmp_path: Path) -> None:
