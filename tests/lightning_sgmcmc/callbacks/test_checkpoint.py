@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from lightning_sgmcmc import PSGLD, SGLD, BatchStream, GaussianPrior
-from lightning_sgmcmc.callbacks import ChainCheckpoint, fingerprint
+from lightning_sgmcmc.callbacks import ChainCheckpoint, Finish, fingerprint
 from lightning_sgmcmc.callbacks.checkpoint_files import (
     WholeCheckpoints,
     newest,
@@ -241,7 +241,7 @@ def test_a_run_that_goes_on_has_the_seconds_of_its_parts(tmp_path: Path) -> None
     path = tmp_path / "checkpoints" / "last.ckpt"
     for part, steps in zip(parts, (8, 12), strict=True):
         given = str(path) if path.exists() else None
-        run = trainer(tmp_path, steps, [part])
+        run = trainer(tmp_path, steps, [part, Finish()])
         run.fit(module(), datamodule=ToyData(), ckpt_path=given, weights_only=True)
     first = read_checkpoint(path.with_name("previous.ckpt"))["sgmcmc_seconds"]
     last = read_checkpoint(path)["sgmcmc_seconds"]
