@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from tasks.data.classes import ClassData, Examples, Standardiser, standardiser
 from tasks.data.delimited import is_number
 from tasks.data.scales import examine
 from tasks.data.table import Table, read_table
+from tasks.data.table_arrays import ArrayTable
+
+#: The sets of classes that scikit-learn has with it.
+SETS = ("iris", "wine", "breast_cancer", "digits")
 
 
 class ClassTableData(ClassData):
@@ -27,6 +32,7 @@ class ClassTableData(ClassData):
             few categories.
         target: Name or number of the column of classes; None is the last one.
         drop: Names of columns that are neither classes nor features.
+        name: A set of scikit-learn's in place of a file, one of :data:`SETS`.
         test_file: Rows for testing, with the same columns by name; None draws them from ``file``.
         num_classes: C, where labels are 0 to C - 1 and not every one need occur; None reads it
             off the labels of both files.
@@ -38,17 +44,18 @@ class ClassTableData(ClassData):
         **kwargs: As for :class:`~tasks.data.classes.ClassData`.
 
     Raises:
-        ValueError: If a number lies outside its range, or both ``test_file`` and ``num_test`` are
-            given.
+        ValueError: If a number lies outside its range, both ``test_file`` and ``num_test`` are
+            given, or not one of ``file`` and ``name``.
     """
 
     whole_if_small = True
 
     def __init__(
         self,
-        file: str,
+        file: str | None = None,
         target: str | int | None = None,
         drop: Sequence[str] = (),
+        name: str | None = None,
         test_file: str | None = None,
         num_classes: int | None = None,
         standardise: bool = True,
@@ -57,18 +64,31 @@ class ClassTableData(ClassData):
         num_test: int | float | None = None,
         **kwargs: Any,
     ) -> None:
+        known = ", ".join(SETS)
+        if (name is None) == (file is None):
+            raise ValueError(
+                f"say which data: either data.file=TABLE.csv, or data.name= one of {known}"
+            )
+        if name is not None and name not in SETS:
+            raise ValueError(f"unknown data set {name!r}: choose among {known}, or give data.file")
         if num_test and test_file is not None:
             raise ValueError(f"test_file is given: drop num_test = {num_test}")
         if num_classes is not None and num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
         drawn = 0.1 if num_test is None and test_file is None else num_test or 0
         super().__init__(num_val=num_val, num_test=drawn, batch_size=batch_size, **kwargs)
-        self.file, self.test_file, self.target, self.drop = Path(file), test_file, target, drop
+        self.name, self.file, self.test_file = name, file, test_file
+        self.target, self.drop = target, drop
         self.standardise, self._given = standardise, num_classes
         self._table: Table | None = None
         #: What turns a row into the network's input: the table's ``columns`` (see
         #: :data:`~tasks.data.table.Columns`), and ``mean`` and ``scale`` of the features.
         self.inputs: dict[str, Any] = {}
+
+    @property
+    def title(self) -> str:
+        """The name of the data."""
+        return self.name or str(self.file)
 
     def examples(self) -> tuple[Examples, Examples | None]:
         """Read the files and number the classes.
@@ -76,7 +96,7 @@ class ClassTableData(ClassData):
         Raises:
             ValueError: If the files do not fit one another, or the target does not hold classes.
         """
-        table = read_table(self.file, self.target, labels=True, drop=self.drop)
+        table = self._read()
         self._table, x, y = table, table.x, table.y
         test = None
         if self.test_file is not None:
@@ -87,14 +107,14 @@ class ClassTableData(ClassData):
             if labels.dtype.kind in "US":
                 raise ValueError(
                     f"num_classes = {self._given} says that labels are 0 to {self._given - 1}, but "
-                    f"those of {self.file} are words, such as {max(labels.tolist())!r}: drop it"
+                    f"those of {self.title} are words, such as {max(labels.tolist())!r}: drop it"
                 )
             self.num_classes = self._given
             return (x, y), test
         values, codes = np.unique(labels, return_inverse=True)
         if not 2 <= len(values) <= len(labels) / 2:
             raise ValueError(
-                f"the target of {self.file} has {len(values)} different values in {len(labels)} "
+                f"the target of {self.title} has {len(values)} different values in {len(labels)} "
                 "rows: choose a column of classes as data.target"
             )
         self.class_names = tuple(_names(values).tolist())
@@ -103,8 +123,13 @@ class ClassTableData(ClassData):
             codes = labels.astype(np.int64)
         else:
             pairs = ", ".join(f"{i} = {name}" for i, name in enumerate(self.class_names))
-            rank_zero_info(f"classes of {self.file}: {pairs}")
+            rank_zero_info(f"classes of {self.title}: {pairs}")
         return (x, codes[: len(x)]), (None if test is None else (test[0], codes[len(x) :]))
+
+    def _read(self) -> Table:
+        if self.name is not None:
+            return bundled(self.name)
+        return read_table(str(self.file), self.target, labels=True, drop=self.drop)
 
     def transform(self, train: NDArray[Any]) -> Standardiser:
         """Return the standardisation, which does nothing unless it is asked for."""
@@ -121,6 +146,28 @@ class ClassTableData(ClassData):
             "scale": scaled.scale.tolist(),
         }
         return scaled
+
+
+def bundled(name: str) -> Table:
+    """Return a set that comes with scikit-learn.
+
+    Args:
+        name: One of :data:`SETS`.
+
+    Raises:
+        ImportError: If scikit-learn is not installed.
+    """
+    try:
+        loaded = getattr(import_module("sklearn.datasets"), f"load_{name}")()
+    except ImportError as error:
+        raise ImportError(
+            f"data.name={name} needs scikit-learn: pip install 'lightning-sgmcmc[sklearn]'"
+        ) from error
+    columns = dict.fromkeys(map(str, loaded.feature_names))
+    labels = np.array(loaded.target_names)[loaded.target]
+    x = loaded.data.astype(np.float64)
+    path = Path(name)
+    return Table(x, labels, columns, "class", path, ArrayTable(path, {}).place)
 
 
 def _joined(y: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:

@@ -29,6 +29,7 @@ TABLES = {
     "australian": "psgld.australian",
     "bde": "bde.benchmark",
     "cifar10_hmc": "cifar10_hmc",
+    "class_tables": "class_tables",
     "fno_darcy": "operators.fno_darcy",
     "hasgld_gaussian": "hasgld.gaussian",
     "kdd99": "sgfs.kdd99",

@@ -1060,6 +1060,19 @@ UCI = [
         {"burn_in": 3_000, "thinning": 24, "steps": 7_000}),
 ]  # fmt: skip
 
+CLASS_TABLES = [
+    Row(
+        "*",
+        "docs/class-data.md: configs/class_table.yaml as it stands",
+        {
+            "sampler": "SGHMC", "options": {"momentum": 0.99}, "lr": "auto", "step_fraction": 0.25,
+            "metric": rmsprop(0.99, eps=1e-12, floor=0.5), "freeze": True, "prior": gaussian(1),
+            "schedule": "ConstantStep()", "batch": 10_000, "law": "full", "burn_in": 3_000,
+            "thinning": 48, "steps": 20_000, "chains": 4, "optimizer": adam(1_000, 0.01),
+        },
+    ),
+]  # fmt: skip
+
 _BDE = "LayerwiseGaussianPrior({'log_noise': 9.0}, default=1)"  # not by fan-in
 _ADAM = {"name": "Adam", "betas": (0.9, 0.999), "eps": 1e-8}
 BDE = [
@@ -1433,12 +1446,13 @@ PROTOCOLS: dict[str, list[Row]] = {
     "table2": TABLE2,
     "theory": THEORY,
     "uci": UCI,
+    "class_tables": CLASS_TABLES,
     "bde": BDE,
     "leaderboard": LEADERBOARD,
 }
 
 #: Cells without a chain of their own: closed forms, regressions, and what reads other runs.
 WITHOUT_A_CHAIN = (
-    "laplace* *-laplace-? *-agreement-? references references-* shift-* bounds outside "
+    "laplace* *-laplace-? *-agreement-? *-sklearn-? references references-* shift-* bounds outside "
     "*-mc-dropout *-distilled *-apart cost memory pruned"
 )
