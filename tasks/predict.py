@@ -143,7 +143,9 @@ def _moments(prediction: Moments, interval: float | None) -> dict[str, NDArray[n
     found = {"mean": prediction.mean, "epistemic_std": prediction.epistemic_std}
     try:
         found["std"] = prediction.std
-        found["lower"], found["upper"] = prediction.interval(interval or _INTERVAL)
+        found["lower"], found["upper"] = prediction.interval(
+            _INTERVAL if interval is None else interval
+        )
     except TypeError:
         if interval is not None:
             raise

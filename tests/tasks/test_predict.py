@@ -103,8 +103,9 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
         main([str(run), good], "")
     assert "good-predicted.csv is there already" in capsys.readouterr().err
     assert Path("good-predicted.csv").read_bytes() == before
-    with pytest.raises(ValueError, match=r"probability must lie in \(0, 1\), got 90"):
-        main([str(run), good, "--interval=90", "--out=other.csv"], "")
+    for probability in ("90", "0"):
+        with pytest.raises(ValueError, match=r"probability must lie in \(0, 1\), got"):
+            main([str(run), good, f"--interval={probability}", "--out=other.csv"], "")
     with pytest.raises(FileNotFoundError, match=r"results\.json is missing: give the folder of a"):
         main([str(tmp_path), good], "")
 
