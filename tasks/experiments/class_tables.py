@@ -79,7 +79,7 @@ def summary(runs: list[Result], method: str) -> Result:
         found[column] = mean_and_error([at(run, f"metrics.{place}.{name}") for run in runs], digits)
     ours = method == "ours"
     seconds = [at(run, "wall_seconds" if ours else f"metrics.{method}.seconds") for run in runs]
-    found["seconds"] = f"{np.mean(seconds):.2g}" if runs else "-"
+    found["seconds"] = f"{float(f'{np.mean(seconds):.2g}'):g}" if runs else "-"
     if ours and runs:
         found["predictive"] = _spread(runs, "diagnostics.predictive.temperature")
         found["rhat"] = _spread(runs, "diagnostics.mixing.predictions.rhat.median")
