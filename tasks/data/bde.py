@@ -17,7 +17,7 @@ from tasks.data.uci import UCIData
 #: The target of each set, and its columns that are no features: numbers of rows, dates, and the
 #: two counts that add up to the target.
 TARGETS = {"airfoil": "target", "bikesharing": "cnt"}
-DROPPED = ("instant", "dteday", "casual", "registered")
+DROPPED = {"airfoil": (), "bikesharing": ("instant", "dteday", "casual", "registered")}
 
 
 def split_rows(rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -81,7 +81,8 @@ class BDEData(UCIData):
         return self.root / "uci_regression" / str(self.name) / file
 
     def _read(self) -> Table:
-        return read_table(self._path, TARGETS[str(self.name)], drop=DROPPED)
+        name = str(self.name)
+        return read_table(self._path, TARGETS[name], drop=DROPPED[name])
 
     def _parts(self, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return split_rows(rows)

@@ -49,11 +49,11 @@ def test_rows_and_columns_are_those_of_the_files(name: str) -> None:
     named = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
     train, test = split_rows(rows)
     assert len(named) == rows
-    assert len(data.features) == features
-    assert not {"instant", "dteday", "casual", "registered", data.column} & set(data.features)
+    assert len(data.columns) == features
+    assert not {"instant", "dteday", "casual", "registered", data.column} & set(data.columns)
     for part, chosen in (("train", train[:-100]), ("val", train[-100:]), ("test", test)):
         x, y = data.tensors(part)  # type: ignore[arg-type]
-        expected = [[float(named[i][f]) for f in data.features] for i in chosen[:50]]
+        expected = [[float(named[i][f]) for f in data.columns] for i in chosen[:50]]
         assert x[:50].tolist() == expected
         assert y[:50, 0].tolist() == [float(named[i][data.column]) for i in chosen[:50]]
         assert len(x) == len(chosen)
