@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.common.files import write_beside
 from lightning_sgmcmc.metrics import Moments
 from lightning_sgmcmc.posterior import Posterior
@@ -52,6 +52,10 @@ def read_inputs(run_folder: str | Path, file: str | Path) -> Tensor:
     inputs = _details(Path(run_folder)).get("inputs")
     if inputs is None:
         raise ValueError(f"{run_folder} is not the run of a table: it takes inputs as a .npy file")
+    return _scaled(inputs, file)
+
+
+def _scaled(inputs: dict[str, Any], file: str | Path) -> Tensor:
     x = read_features(file, inputs["columns"])
     if "mean" not in inputs:
         return torch.from_numpy(x)
@@ -67,7 +71,7 @@ def _details(run: Path) -> dict[str, Any]:
             f"{path} is missing: give the folder of a run that has ended; 'sgmcmc train --finish "
             f"{run}' ends one that was stopped"
         )
-    details: dict[str, Any] = json.loads(path.read_text())["task_details"]
+    details: dict[str, Any] = results.read(path)["task_details"]
     return details
 
 
@@ -101,7 +105,7 @@ def main(arguments: Sequence[str], program: str) -> Path:
     if out.exists():
         fail(f"{out} is there already: move it away, or give --out another name")
     posterior = load_posterior(given.run)
-    x = read_inputs(given.run, given.file) if is_table else _array(posterior, given.file)
+    x = _scaled(details["inputs"], given.file) if is_table else _array(posterior, given.file)
     columns = _columns(posterior, x, given.interval)
     write_beside(out, _csv(columns, details) if is_table else _npz(columns))
     print(out)

@@ -127,9 +127,8 @@ class ClassTableData(ClassData):
         return (x, codes[: len(x)]), (None if test is None else (test[0], codes[len(x) :]))
 
     def _read(self) -> Table:
-        if self.name is not None:
-            return bundled(self.name)
-        return read_table(str(self.file), self.target, labels=True, drop=self.drop)
+        source = str(self.file) if self.name is None else bundled(self.name)
+        return read_table(source, self.target, labels=True, drop=self.drop)
 
     def transform(self, train: NDArray[Any]) -> Standardiser:
         """Return the standardisation, which does nothing unless it is asked for."""
@@ -148,7 +147,7 @@ class ClassTableData(ClassData):
         return scaled
 
 
-def bundled(name: str) -> Table:
+def bundled(name: str) -> ArrayTable:
     """Return a set that comes with scikit-learn.
 
     Args:
@@ -163,11 +162,9 @@ def bundled(name: str) -> Table:
         raise ImportError(
             f"data.name={name} needs scikit-learn: pip install 'lightning-sgmcmc[sklearn]'"
         ) from error
-    columns = dict.fromkeys(map(str, loaded.feature_names))
-    labels = np.array(loaded.target_names)[loaded.target]
-    x = loaded.data.astype(np.float64)
-    path = Path(name)
-    return Table(x, labels, columns, "class", path, ArrayTable(path, {}).place)
+    columns = dict(zip(map(str, loaded.feature_names), loaded.data.T, strict=True))
+    columns["class"] = np.array(loaded.target_names)[loaded.target]
+    return ArrayTable(Path(name), columns)
 
 
 def _joined(y: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:

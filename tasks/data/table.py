@@ -68,7 +68,7 @@ def feature_names(columns: Columns) -> tuple[str, ...]:
 
 
 def read_table(
-    path: str | Path,
+    source: str | Path | ArrayTable,
     target: str | int | None = None,
     labels: bool = False,
     at_least: int = 1,
@@ -78,8 +78,8 @@ def read_table(
     """Read the table of a text file or a NumPy file.
 
     Args:
-        path: See :class:`~tasks.data.table_text.TextTable` and
-            :class:`~tasks.data.table_arrays.ArrayTable`.
+        source: The file, see :class:`~tasks.data.table_text.TextTable` and
+            :class:`~tasks.data.table_arrays.ArrayTable`; or the latter itself.
         target: Name or number of the target's column; None is the last one.
         labels: Whether the target may hold words.
         at_least: Smallest number of rows.
@@ -90,9 +90,9 @@ def read_table(
         FileNotFoundError: If there is no such file.
         ValueError: If the file is not of that form; line or row, and column, are named.
     """
-    file = _opened(Path(path))
-    names = _without(file, drop)
-    target = target_of(file.path, names, target if like is None else like.target)
+    file = source if isinstance(source, ArrayTable) else _opened(Path(source))
+    path, names = file.path, _without(file, drop)
+    target = target_of(path, names, target if like is None else like.target)
     if like is not None:
         names = [*_found(file, like.columns, target, *drop), target]
     read = file.read({name: labels and name == target for name in names})
@@ -112,7 +112,7 @@ def read_table(
             f"Note: columns of words in {path}, a feature of 0 and 1 for each category: {counts}"
         )
     x = _features(read, known)
-    return Table(x, column.values(), known, target, file.path, file.place)
+    return Table(x, column.values(), known, target, path, file.place)
 
 
 def read_features(path: str | Path, columns: Columns) -> Array:

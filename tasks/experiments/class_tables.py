@@ -22,7 +22,15 @@ from lightning_sgmcmc.metrics import class_metrics, label_nll
 from tasks.data.class_table import SETS, ClassTableData
 from tasks.experiments.experiment import Cell, Experiment, Study
 from tasks.experiments.sheet import sheet
-from tasks.experiments.tables import Result, Results, Row, Table, at, mean_and_error
+from tasks.experiments.tables import (
+    Result,
+    Results,
+    Row,
+    Table,
+    at,
+    mean_and_error,
+    median_and_range,
+)
 
 SHEET = sheet("class_tables")
 SPLITS = range(SHEET.settings["splits"])
@@ -81,15 +89,10 @@ def summary(runs: list[Result], method: str) -> Result:
     seconds = [at(run, "wall_seconds" if ours else f"metrics.{method}.seconds") for run in runs]
     found["seconds"] = f"{float(f'{np.mean(seconds):.2g}'):g}" if runs else "-"
     if ours and runs:
-        found["predictive"] = _spread(runs, "diagnostics.predictive.temperature")
-        found["rhat"] = _spread(runs, "diagnostics.mixing.predictions.rhat.median")
+        for column, place in SHEET.settings["diagnostics"].items():
+            found[column] = median_and_range([at(run, place) for run in runs])
         found["unalarmed"] = str(sum(not at(run, "diagnostics.alarms") for run in runs))
     return found
-
-
-def _spread(runs: list[Result], place: str) -> tuple[float | None, ...]:
-    values = [value for run in runs if (value := at(run, place)) is not None]
-    return (float(np.median(values)), min(values), max(values)) if values else (None, None, None)
 
 
 def report(results: Results) -> Iterator[str | Table]:

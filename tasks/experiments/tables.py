@@ -63,6 +63,12 @@ def mean_and_spread(values: Sequence[float], digits: int) -> str:
     return f"{mean} +- {np.std(values, ddof=1):.{digits}f} ({len(values)})"
 
 
+def median_and_range(values: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Return median, smallest and largest of the values that are there, as short runs lack some."""
+    there = [value for value in values if value is not None]
+    return (float(np.median(there)), min(there), max(there)) if there else (None, None, None)
+
+
 def mean_and_error(values: Sequence[float], digits: int) -> str:
     """Return ``mean ± standard error``, the mean alone of one, ``-`` of none.
 

@@ -15,7 +15,16 @@ import numpy as np
 from tasks.data.uci import NUM_SPLITS, SETS
 from tasks.experiments.experiment import Cell, Experiment
 from tasks.experiments.sheet import sheet, stated_numbers
-from tasks.experiments.tables import Result, Results, Row, Table, at, mean_and_error, paper_row
+from tasks.experiments.tables import (
+    Result,
+    Results,
+    Row,
+    Table,
+    at,
+    mean_and_error,
+    median_and_range,
+    paper_row,
+)
 from tasks.uci import PUBLISHED
 
 SHEET = sheet("uci")
@@ -49,18 +58,12 @@ def summary(runs: list[Result]) -> Result:
     if not runs:
         return dict.fromkeys((column["at"] for column in SHEET.columns), "-") | {"splits": 0}
     metrics = {name: [at(run, path) for run in runs] for name, path in METRICS.items()}
-    found: Result = {name: _spread(values) for name, values in metrics.items()}
+    found: Result = {name: median_and_range(values) for name, values in metrics.items()}
     for name in ("rmse", "log_likelihood"):
         found[name] = mean_and_error(metrics[name], 2)
     unalarmed = sum(not at(run, "diagnostics.alarms") for run in runs)
     coverage = 100 * np.mean(metrics["coverage"])
     return found | {"splits": len(runs), "coverage": coverage, "unalarmed": unalarmed}
-
-
-def _spread(values: list[float | None]) -> tuple[float | None, ...]:
-    """Return median and range of the splits that have a value, as short runs may not."""
-    there = [value for value in values if value is not None]
-    return (float(np.median(there)), min(there), max(there)) if there else (None, None, None)
 
 
 def report(results: Results) -> list[str | Table]:
