@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Adam
 
 from lightning_sgmcmc import (
@@ -34,6 +33,7 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
+from lightning_sgmcmc.metrics import Bernoulli
 from lightning_sgmcmc.posterior import KeptDraws, diagnose
 from lightning_sgmcmc.posterior.held_out import HeldOut
 
@@ -63,18 +63,16 @@ class Regression(Task):
         return predicted
 
 
-class Classification(Regression):
+class Classification(Task):
     """P(y = 1) = sigmoid(net(x))."""
 
-    def nll(self, batch: Batch) -> Tensor:
-        """Return the negative log-likelihood, [B]."""
-        x, y = batch
-        eta: Tensor = self(x)[:, 0]
-        return functional.softplus(eta) - y * eta
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
 
-    def predictive(self, batch: Batch) -> Tensor:
-        """Return P(y = 1), [B, 1]."""
-        return torch.sigmoid(self(batch[0]))
+    def law(self, x: Tensor) -> Bernoulli:
+        """Return the law of the labels."""
+        return Bernoulli(self(x)[:, 0])
 
 
 class Funnel(Task):
@@ -313,9 +311,7 @@ def _logistic(dim: int = 10, num_data: int = 400) -> Problem:
     x = _inputs(rng, num_data + 60, dim, 4.0)
     eta = x @ rng.standard_normal(dim) * 1.5
     y = (rng.uniform(size=len(x)) < 1 / (1 + np.exp(-eta))).astype(float)
-    return _unmeasured(
-        "logistic", lambda: Classification(_linear_net(dim), 1.0), x, y, num_data, 1.0
-    )
+    return _unmeasured("logistic", lambda: Classification(_linear_net(dim)), x, y, num_data, 1.0)
 
 
 @cache
@@ -349,7 +345,7 @@ def _classes(dim: int = 8, units: int = 10, num_data: int = 80) -> Problem:
 
     def make() -> Task:
         net = nn.Sequential(nn.Linear(dim, units), nn.Tanh(), nn.Linear(units, 1))
-        return Classification(net, 1.0)
+        return Classification(net)
 
     return _unmeasured("classes", make, x, y, num_data, 9.0)
 

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# Probabilities closer to 0 or 1 than that have much the same logit.
+_END = 0.03
+
 
 class Law(ABC):
     """p(y | x, w) of B examples under one draw of the weights, independent given x and w.
@@ -68,6 +71,11 @@ class Law(ABC):
             TypeError: If the law has none.
         """
         raise TypeError(f"{cls.__name__} has no central interval: take quantiles of its samples")
+
+    @classmethod
+    def logit(cls, mean: Tensor) -> Tensor | None:
+        """Return the logit of each entry of a mean of probabilities, None of other means."""
+        return None
 
     @classmethod
     def scores(cls, mean: Tensor, std: Tensor, y: Tensor) -> dict[str, float]:
@@ -175,6 +183,11 @@ class _Labels(Law):
     def variance(cls, mean: Tensor, of_weights: Tensor, noise: Tensor | None) -> Tensor:
         """Return p (1 - p), the whole of which the mean determines."""
         return mean * (1 - mean).clamp_min(0)
+
+    @classmethod
+    def logit(cls, mean: Tensor) -> Tensor:
+        """Return log((p + e) / (1 - p + e)), e = .03, near the logit of p between e and 1 - e."""
+        return torch.log(mean + _END) - torch.log1p(_END - mean)
 
     @classmethod
     def band(cls, mean: Tensor, std: Tensor, probability: float) -> tuple[Tensor, Tensor]:

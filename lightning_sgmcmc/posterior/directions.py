@@ -12,6 +12,7 @@ from lightning_sgmcmc.adaptation import Directions, leading_directions
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.vectors import dot, flatten, joined_mask, rows, unflatten
 from lightning_sgmcmc.diagnostics import FEWEST_CHAINS
+from lightning_sgmcmc.metrics import Law
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.posterior.held_out import PROBES, evaluating, probed, probed_outputs
 from lightning_sgmcmc.posterior.predict import cut
@@ -55,9 +56,12 @@ class FollowedDirections:
     i over the leading directions, and 0 for 1 / lambda_i where lambda_i is not positive. The first
     is for predictions that are linear in the weights. One field more is for all predictions f_p,
 
-        V(theta) = sum_p (f_p - c_p) M grad f_p / (N s_p^2),
+        V(theta) = sum_p (f_p - c_p) M grad h(f_p) / (N s_p^2),
 
-    c_p and s_p their means and deviations over the chains where the directions were fixed.
+    c_p and s_p their means and deviations over the chains where the directions were fixed, and
+    h(f) = f. Of probabilities h is the :meth:`logit <lightning_sgmcmc.metrics.Law.logit>`, since
+    along grad f_p the few draws with probabilities away from 0 and 1 would have most of both sums,
+    and s_p = 1, since they are on one scale.
 
     Attributes:
         vectors: v_i, [K, m, d].
@@ -100,7 +104,7 @@ class FollowedDirections:
             v_j(theta)' grad U, ``spreads`` u_j' J v_j(theta) and ``bends``, an unbiased estimate
             of the divergence of v_j(theta), tr(M grad^2 (u_j' f)) / N, [K, n]; ``sums``, [K, 3],
             are V' grad U and unbiased estimates of the two parts of V's divergence,
-            sum_p (f_p - c_p) tr(M grad^2 f_p) / (N s_p^2) and sum_p grad f_p' M grad f_p /
+            sum_p (f_p - c_p) tr(M grad^2 h(f_p)) / (N s_p^2) and sum_p grad f_p' M grad h(f_p) /
             (N s_p^2). Where a head is integrated out, f is its mean, and ``exact_variances`` are
             those of u_j' f given theta, which the head's own draws bring, [K, q].
         """
@@ -170,10 +174,14 @@ class FollowedDirections:
                 found["bends"].append(bend(a))
             scale = self.deviations.to(flat)
             weights = (flat.detach() - self.centre.to(flat)) / scale**2
-            a = gradient((weights * flat).sum())
+            logit = _law(chain, probes).logit(flat)
+            a = gradient((weights * (flat if logit is None else logit)).sum())
             bends = [bend(a) for _ in range(max(1, min(_BENDS, paid)))]
+            if logit is not None:
+                (slopes,) = torch.autograd.grad(logit.sum(), flat, retain_graph=True)
+                scale = scale * slopes.rsqrt()
             each = [
-                gradient((flat * (signs(len(scale)) / scale)).sum(), graph=False)
+                gradient((flat * (signs(scale.shape[-1]) / scale)).sum(), graph=False)
                 for _ in range(_SPREADS)
             ]
             spreads = [(field(e) * e).sum(-1) for e in each]
@@ -214,6 +222,12 @@ def _predictions(chain: Chain, probes: Batch) -> Tensor:
         else:
             predictions = chain.evaluate("predictive", probes)
     return probed(predictions if chain.sampler.chain_dims else predictions[None])
+
+
+def _law(chain: Chain, probes: Batch) -> type[Law]:
+    """Return the law of the targets."""
+    with torch.no_grad(), evaluating(chain.task):
+        return type(chain.task.law_of(cut(probes, slice(0, 1))))
 
 
 @torch.no_grad()
@@ -323,10 +337,9 @@ def find_directions(chain: Chain, batches: Sequence[Batch], probes: Batch) -> Fo
 def _centre_and_deviations(chain: Chain, probes: Batch) -> tuple[Tensor, Tensor]:
     """Return the mean of all chains' predictions, and how far they are apart, [P] each.
 
-    The latter is one where few chains leave it unknown. It stands for their posterior deviations,
-    the part that an exact head's own draws bring included. Chains may agree on a prediction for a
-    while, as they do on most probabilities of classes, so that none is less than half of the root
-    mean square.
+    The latter is one of probabilities, and where few chains leave it unknown. It stands for the
+    posterior deviations, the part that an exact head's own draws bring included. Chains may agree
+    on a prediction for a while, so that none is less than half of the root mean square.
     """
 
     def of_all(values: Tensor) -> Tensor:
@@ -335,7 +348,7 @@ def _centre_and_deviations(chain: Chain, probes: Batch) -> tuple[Tensor, Tensor]
 
     every = of_all(_predictions(chain, probes))
     centre = every.mean(0)
-    if len(every) < FEWEST_CHAINS:
+    if len(every) < FEWEST_CHAINS or _law(chain, probes).logit(centre) is not None:
         return centre, torch.ones_like(centre)
     variance = every.var(0)
     if chain.head is not None:

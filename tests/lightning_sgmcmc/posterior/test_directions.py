@@ -25,18 +25,35 @@ from lightning_sgmcmc.diagnostics import (
     predictive_temperature,
     summarise,
 )
+from lightning_sgmcmc.metrics import Bernoulli
 from lightning_sgmcmc.posterior import KeptDraws, diagnose
 from lightning_sgmcmc.posterior.directions import FollowedDirections, find_directions
 from lightning_sgmcmc.posterior.held_out import HeldOut
 from tests.bank import Regression
 
 
-def bound(net: nn.Module, make: Any, num_chains: int, thinning: int = 80) -> tuple[Chain, Tensor]:
+class Squashed(Regression):
+    """A regression whose predictions are the probabilities of a label."""
+
+    def law(self, x: Tensor) -> Bernoulli:
+        return Bernoulli(20 * self(x)[:, 0])
+
+    def predictive(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return self.law(batch[0]).mean
+
+
+def bound(
+    net: nn.Module,
+    make: Any,
+    num_chains: int,
+    thinning: int = 80,
+    task_class: type[Regression] = Regression,
+) -> tuple[Chain, Tensor]:
     """Return chains that have burnt in for five steps on all the data, and probe inputs."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(x[:, 0]) + x[:, 1]
-    task = Regression(net.double(), 0.5)
+    task = task_class(net.double(), 0.5)
     chain = Chain(
         task,
         lambda params: make(params, lr=1e-3, prior=GaussianPrior(1.0)),
@@ -234,11 +251,18 @@ def test_moving_fields_and_their_divergence_on_a_network() -> None:
 
 
 @pytest.mark.parametrize("num_chains", [1, 4])
-def test_sums_over_all_predictions_are_those_of_their_fields(num_chains: int) -> None:
-    """V' grad U, and both parts of V's divergence on average, by dense derivatives of every f_p."""
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_sums_over_all_predictions_are_those_of_their_fields(
+    num_chains: int, probabilities: bool
+) -> None:
+    """V' grad U, and both parts of V's divergence on average, by dense derivatives of every f_p.
+
+    Fields of probabilities are along those of their logits, .03 from either end.
+    """
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
-    chain, probes = bound(net, SGHMC, num_chains)
+    task_class = Squashed if probabilities else Regression
+    chain, probes = bound(net, SGHMC, num_chains, task_class=task_class)
     if num_chains > 1:
         with torch.no_grad():
             for p in chain.sampler.params:
@@ -246,7 +270,14 @@ def test_sums_over_all_predictions_are_those_of_their_fields(num_chains: int) ->
     followed = found(chain, probes)
     for _ in range(5):
         chain.advance(chain.minibatch())
-    _, predict = functions(chain, probes)
+    _, output = functions(chain, probes)
+
+    def predict(theta: Tensor) -> Tensor:
+        return torch.sigmoid(20 * output(theta)) if probabilities else output(theta)
+
+    def scaled(f: Tensor) -> Tensor:
+        return ((f + 0.03) / (1.03 - f)).log() if probabilities else f
+
     gradient = gradient_of_potential(chain.target, [chain.minibatch()])
     sampler, batch = chain.sampler, (probes, torch.zeros(7))
     drawn = []
@@ -255,7 +286,10 @@ def test_sums_over_all_predictions_are_those_of_their_fields(num_chains: int) ->
         drawn.append(followed.record(chain, gradient, batch)["sums"])
     mean, error = torch.stack(drawn).mean(0), torch.stack(drawn).std(0) / len(drawn) ** 0.5
     every = torch.stack([predict(flat(chain, k)) for k in range(num_chains)])
-    if num_chains == 4:
+    if probabilities:
+        assert float(every.max()) > 0.9
+        assert bool((followed.deviations == 1).all())
+    elif num_chains == 4:
         assert float(followed.deviations.min()) > 0
         assert float(followed.deviations.std()) > 0
     for k in range(num_chains):
@@ -264,13 +298,15 @@ def test_sums_over_all_predictions_are_those_of_their_fields(num_chains: int) ->
         dims = sampler.chain_dims
         apply = partial(followed._metric, sampler.preconditioner, sampler.params, dims)
         M = torch.stack([apply(e)[k] for e in eye]) / 30
-        J, curvature = jacrev(predict)(theta), jacrev(jacrev(predict))(theta)
-        weights = (every[k] - followed.centre) / followed.deviations**2
+        J, along = jacrev(predict)(theta), jacrev(lambda t: scaled(predict(t)))(theta)
+        curvature = jacrev(jacrev(lambda t: scaled(predict(t))))(theta)
+        each = followed.deviations**-2
+        weights = (every[k] - followed.centre) * each
         force = torch.cat([(g[k] if dims else g).reshape(-1) for g in gradient])
-        work = weights @ J @ M @ force
+        work = weights @ along @ M @ force
         torch.testing.assert_close(mean[k, 0], work, rtol=1e-6, atol=1e-9)
         bend = torch.einsum("p,ij,pij->", weights, M, curvature)
-        spread = torch.einsum("pi,ij,pj,p->", J, M, J, followed.deviations**-2)
+        spread = torch.einsum("pi,ij,pj,p->", J, M, along, each)
         expected = torch.stack([bend, spread])
         assert bool(((mean[k, 1:] - expected).abs() < 4.5 * error[k, 1:]).all())
         assert float((spread / error[k, 2]).min()) > 20
