@@ -12,9 +12,14 @@ from lightning_sgmcmc.adaptation import Directions, leading_directions
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.vectors import dot, flatten, joined_mask, rows, unflatten
 from lightning_sgmcmc.diagnostics import FEWEST_CHAINS
-from lightning_sgmcmc.metrics import Law
 from lightning_sgmcmc.noise import NoiseStream
-from lightning_sgmcmc.posterior.held_out import PROBES, evaluating, probed, probed_outputs
+from lightning_sgmcmc.posterior.held_out import (
+    PROBES,
+    evaluating,
+    probed,
+    probed_outputs,
+    undisturbed_law,
+)
 from lightning_sgmcmc.posterior.predict import cut
 from lightning_sgmcmc.preconditioners import Preconditioner
 from lightning_sgmcmc.target import Batch
@@ -174,11 +179,11 @@ class FollowedDirections:
                 found["bends"].append(bend(a))
             scale = self.deviations.to(flat)
             weights = (flat.detach() - self.centre.to(flat)) / scale**2
-            logit = _law(chain, probes).logit(flat)
-            a = gradient((weights * (flat if logit is None else logit)).sum())
+            logits = _logits(chain, probes, flat)
+            a = gradient((weights * (flat if logits is None else logits)).sum())
             bends = [bend(a) for _ in range(max(1, min(_BENDS, paid)))]
-            if logit is not None:
-                (slopes,) = torch.autograd.grad(logit.sum(), flat, retain_graph=True)
+            if logits is not None:
+                (slopes,) = torch.autograd.grad(logits.sum(), flat, retain_graph=True)
                 scale = scale * slopes.rsqrt()
             each = [
                 gradient((flat * (signs(scale.shape[-1]) / scale)).sum(), graph=False)
@@ -224,10 +229,9 @@ def _predictions(chain: Chain, probes: Batch) -> Tensor:
     return probed(predictions if chain.sampler.chain_dims else predictions[None])
 
 
-def _law(chain: Chain, probes: Batch) -> type[Law]:
-    """Return the law of the targets."""
-    with torch.no_grad(), evaluating(chain.task):
-        return type(chain.task.law_of(cut(probes, slice(0, 1))))
+def _logits(chain: Chain, probes: Batch, predictions: Tensor) -> Tensor | None:
+    """Return the logits of predictions that are probabilities, None of others."""
+    return undisturbed_law(chain.task, cut(probes, slice(0, 1))).logit(predictions)
 
 
 @torch.no_grad()
@@ -348,7 +352,7 @@ def _centre_and_deviations(chain: Chain, probes: Batch) -> tuple[Tensor, Tensor]
 
     every = of_all(_predictions(chain, probes))
     centre = every.mean(0)
-    if len(every) < FEWEST_CHAINS or _law(chain, probes).logit(centre) is not None:
+    if len(every) < FEWEST_CHAINS or _logits(chain, probes, centre) is not None:
         return centre, torch.ones_like(centre)
     variance = every.var(0)
     if chain.head is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_sgmcmc.chain import Chain, MethodOf, Task
 from lightning_sgmcmc.common.functional import FunctionalCall
-from lightning_sgmcmc.metrics import PosteriorEnsemble
+from lightning_sgmcmc.metrics import Law, PosteriorEnsemble
 from lightning_sgmcmc.posterior.predict import joined, num_examples
 
 #: Predictions of a held-out set that every draw leaves for the diagnostics.
@@ -44,6 +44,15 @@ def probed(predictions: Tensor) -> Tensor:
     """
     flat = predictions.reshape(*predictions.shape[:2], -1)
     return flat[..., probed_outputs(flat.shape[-1])].flatten(1)[:, :PROBES]
+
+
+@torch.no_grad()
+def undisturbed_law(task: Task, batch: Any) -> Law:
+    """Return the law of a batch's targets under the task's own weights, and leave it as it was."""
+    buffers = {f"module.{name}": value.clone() for name, value in task.named_buffers()}
+    with evaluating(task):  # with buffers of its own: some count dropout's masks
+        law: Law = FunctionalCall(MethodOf(task, "law_of"))(buffers, batch)
+    return law
 
 
 class HeldOut:
@@ -90,10 +99,7 @@ class HeldOut:
             chain: The chain.
             alone: Whether this process has an ensemble of its own.
         """
-        task = chain.task
-        buffers = {f"module.{name}": value.clone() for name, value in task.named_buffers()}
-        with evaluating(task):  # with buffers of its own: some count dropout's masks
-            law = FunctionalCall(MethodOf(task, "law_of"))(buffers, self._batches[0])
+        law = undisturbed_law(chain.task, self._batches[0])
         origin = _mean_target(self.examples, tuple(law.mean.shape[1:]))
         return PosteriorEnsemble.of(law, self.size, alone, origin).to(chain.device)
 
