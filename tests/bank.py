@@ -33,6 +33,7 @@ from lightning_sgmcmc import (
 from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Task
 from lightning_sgmcmc.chain.schedules import DrawSchedule
+from lightning_sgmcmc.diagnostics import MOMENTUM
 from lightning_sgmcmc.metrics import Bernoulli
 from lightning_sgmcmc.posterior import KeptDraws, diagnose
 from lightning_sgmcmc.posterior.held_out import HeldOut
@@ -447,6 +448,8 @@ def followed(recipe: Recipe, diagnostics: dict[str, Any]) -> Recipe:
     """Return the recipe that a run's remedy makes of its own; a longer run is thinned more."""
     remedy = diagnostics["remedy"]
     factor, lr = remedy["steps"], remedy["lr"]
+    if remedy["momentum"]:
+        recipe = replace(recipe, make=partial(SGHMC, momentum=MOMENTUM))
     recipe = replace(
         recipe,
         burn_in=round(recipe.burn_in * factor),

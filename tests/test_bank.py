@@ -73,4 +73,4 @@ def test_a_step_that_minibatches_bound_is_not_to_be_raised() -> None:
     found = run(network(), recipe).diagnostics
     assert found["stability"]["fraction"] < 0.01
     assert "R-hat of the predictions" in found["alarms"][0]
-    assert found["remedy"] == {"lr": 1.0, "steps": 4, "whole_data": True}
+    assert found["remedy"] == {"lr": 1.0, "steps": 4, "whole_data": True, "momentum": False}

@@ -21,7 +21,7 @@ from lightning_sgmcmc.diagnostics.temperature import (
     gradient_of_potential,
     mean_temperature,
 )
-from lightning_sgmcmc.diagnostics.verdict import Alarm, Remedy, Step, alarms, joint_remedy
+from lightning_sgmcmc.diagnostics.verdict import MOMENTUM, Alarm, Remedy, Step, alarms, joint_remedy
 from lightning_sgmcmc.diagnostics.weighted import (
     effective_draws,
     weighted_ess,
@@ -31,6 +31,7 @@ from lightning_sgmcmc.diagnostics.weighted import (
 __all__ = [
     "FEWEST_CHAINS",
     "MIN_DRAWS",
+    "MOMENTUM",
     "Alarm",
     "ConfigurationalTemperature",
     "PredictiveTemperature",

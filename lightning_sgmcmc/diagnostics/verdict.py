@@ -31,6 +31,10 @@ _AIM, _SMALLEST = 0.04, 1 / 16
 _USUAL, _SMALL = 0.1, 0.02
 # The smallest factor by which a larger step is worth a new chain.
 _WORTH_WHILE = 2.0
+#: The momentum that a remedy gives to a chain that has none.
+MOMENTUM = 0.99
+# The factor of the run's length from which that is worth a new chain.
+_SLOW = 4.0
 # The fraction that a step beyond the largest stable one is brought down to.
 _STABLE = 0.5
 # A share of accepted proposals with which a chain stands still.
@@ -46,14 +50,19 @@ class Remedy:
             the chain burns in anew, and earlier draws do not count.
         steps: Factor of the number of steps.
         whole_data: Take the gradient of the whole data at every step.
+        momentum: Take ``SGHMC`` with the momentum :data:`MOMENTUM` in the same metric, in a chain
+            that burns in anew.
     """
 
     lr: float = 1.0
     steps: float = 1.0
     whole_data: bool = False
+    momentum: bool = False
 
     def __str__(self) -> str:
         parts = ["take the whole data at every step"] if self.whole_data else []
+        if self.momentum:
+            parts.append(f"take SGHMC with momentum {MOMENTUM:g} in the same metric")
         if self.lr != 1:
             parts.append(f"multiply the step size by {self.lr:.2g}")
         if self.steps != 1:
@@ -88,6 +97,7 @@ class Step:
             alike, so that those with little of it are cold.
         bounded: Whether ``lr: auto`` keeps the step so small for the minibatches' sake.
         last: The last draw's step size over the largest stable one; None where it is not known.
+        overdamped: Whether ``SGHMC`` in the same constant metric would move faster.
     """
 
     fraction: float | None = None
@@ -99,6 +109,7 @@ class Step:
     thermostat: bool = False
     bounded: bool = False
     last: float | None = None
+    overdamped: bool = False
 
     @property
     def explains_excess(self) -> bool:
@@ -183,6 +194,7 @@ def joint_remedy(found: Sequence[Alarm]) -> Remedy:
         smallest if smallest < 1 else max(factors, default=1.0),
         max((r.steps for r in remedies), default=1.0),
         any(r.whole_data for r in remedies),
+        any(r.momentum for r in remedies),
     )
 
 
@@ -210,7 +222,9 @@ def _longer(step: Step, factor: float) -> Remedy:
     A step that its own error or gradient noise does not let grow is not needlessly small: a larger
     one would be the next alarm, and its remedy the step as it was. Where minibatches bound the
     step, the whole data allow it, and pay if it grows by more than a gradient does. Where nearly
-    all proposals are refused it is a smaller one.
+    all proposals are refused it is a smaller one. A chain that is far too slow for its step gets
+    momentum, which moves it up to 1 / (1 - mu) times as fast, where gradients are exact: it would
+    make as much more of their noise.
     """
     if step.rejected:
         return Remedy(lr=_SMALLEST)
@@ -221,6 +235,9 @@ def _longer(step: Step, factor: float) -> Remedy:
                 return Remedy(whole_data=True)
         elif (allowed := min(larger, _AIM / max(step.bias + step.noise, 1e-9))) >= _WORTH_WHILE:
             return Remedy(lr=allowed)
+    if step.overdamped and step.batch_share == 1 and factor >= _SLOW:
+        larger = 1.0 if step.fraction is None else max(1.0, _USUAL / step.fraction)
+        return Remedy(lr=larger, momentum=True)
     return Remedy(steps=factor)
 
 

@@ -106,6 +106,7 @@ def _step(chain: Chain, stability: dict[str, float], lr: float) -> Step:
         thermostat=sampler.has_thermostat,
         bounded="gradient_noise" in stability,
         last=lr / stability["largest_stable_lr"] if stability else None,
+        overdamped=sampler.overdamped,
     )
 
 

@@ -121,7 +121,9 @@ class Watch(L.Callback):
         """Return an alarm that a longer run would not end."""
         assert isinstance(module, SGMCMCModule)
         found = diagnose(module.kept, module.adaptation.stability)
-        if not found["alarms"] or not remedy.is_anew({"diagnostics": found}):
+        if not found["alarms"] or found["remedy"]["momentum"]:
+            return None  # a chain without momentum that is slow so far
+        if not remedy.is_anew({"diagnostics": found}):
             return None
         return f"{sweep.NO_SAMPLE}: {_first(found['alarms'])}"
 

@@ -277,6 +277,11 @@ class Sampler(torch.optim.Optimizer):
     def refresh(self) -> None:
         """Draw anew what the chain carries beside its weights, such as a velocity."""
 
+    @property
+    def overdamped(self) -> bool:
+        """False: momentum would not serve, or is there."""
+        return False
+
     def max_stable_lr(self, eigenvalue: float) -> float:
         """Return the step size at which the chain becomes unstable on a quadratic.
 

@@ -60,6 +60,11 @@ class SGLD(Sampler):
         super().__init__(params, lr, **common)
         self.increments = increments
 
+    @property
+    def overdamped(self) -> bool:
+        """Whether ``SGHMC`` in the same metric has the same target, and moves faster."""
+        return not self.preconditioner.adaptive
+
     def noise_size(self) -> float:
         """Return the standard deviation of a step's noise where C = 1, sqrt(2 lr T/N)."""
         assert self.num_data is not None

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_sgmcmc.diagnostics import MOMENTUM
+
 #: Options of a run that has begun, or that a new one has of its own.
 _OF_ONE_RUN = ("--out", "--ckpt_path", "--finish", "--until", "--max_time", "--print_config")
 
@@ -22,7 +24,7 @@ def is_anew(content: dict[str, Any]) -> bool:
         content: Of the run's ``results.json``, which has a remedy.
     """
     remedy = content["diagnostics"]["remedy"]
-    return bool(remedy["lr"] != 1 or remedy["whole_data"])
+    return bool(remedy["lr"] != 1 or remedy["whole_data"] or remedy["momentum"])
 
 
 def can_be_followed(config: dict[str, Any], content: dict[str, Any]) -> bool:
@@ -42,7 +44,7 @@ def can_be_followed(config: dict[str, Any], content: dict[str, Any]) -> bool:
 def changed_options(
     config: dict[str, Any], content: dict[str, Any], share: float, digits: int = 17
 ) -> list[str]:
-    """Return the options of a new chain with the remedy's step size and minibatches.
+    """Return the options of a new chain with the remedy's sampler, step size and minibatches.
 
     A step that minibatches bound is lowered by that bound.
 
@@ -59,6 +61,8 @@ def changed_options(
     if remedy["whole_data"]:
         arguments.append("--data.sampling=full")
     sampler = model["sampler"]["init_args"]
+    if remedy["momentum"]:
+        arguments += ["--model.sampler=SGHMC", f"--model.sampler.momentum={MOMENTUM:g}"]
     energy = sampler.get("target_energy_variance")
     bound = diagnostics.get("stability", {}).get("gradient_noise")
     if factor != 1 and energy is not None:  # which the step is adapted to: it grows as lr^3
@@ -113,7 +117,7 @@ def command(
     """Return the command line that follows a run's remedy; None where none is known.
 
     A longer run continues the chain. Any other remedy is the run's own command with the options
-    that change.
+    that change; for another sampler, which may lack arguments of this one, the run's configuration.
 
     Args:
         folder: Of the run.
@@ -135,10 +139,10 @@ def command(
     changed += [*_without_bounds(config, content), f"--trainer.max_steps={more}"]
     names = {option.partition("=")[0] for option in changed}
     given = [argument.partition("=")[0] for argument in own]
-    if "--ckpt_path" in given or "--finish" in given:
+    if "--ckpt_path" in given or "--finish" in given or remedy["momentum"]:
         own = ["--config", str(folder / "config.yaml")]
     kept = without(own, {*names, *_OF_ONE_RUN})
-    out = ["--out", f"{folder}-2"] if "--out" in given else []
+    out = ["--out", f"{folder}-2"] if "--out" in given or remedy["momentum"] else []
     return shlex.join([*program(), *kept, *changed, *out])
 
 

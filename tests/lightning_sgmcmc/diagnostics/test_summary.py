@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -255,6 +256,28 @@ def test_predictions_that_are_too_wide_or_too_narrow() -> None:
     assert bounded.remedy == Remedy(whole_data=True)  # a step of 100 times for 20 times the cost
     (bounded,) = found(unmoved, fraction=0.01, bounded=True, batch_share=0.05)
     assert bounded.remedy == Remedy(steps=4)
+    # Momentum moves a chain as much faster as it multiplies the noise of minibatches.
+    (slow,) = found(unmoved, fraction=0.05, overdamped=True)
+    assert slow.remedy == Remedy(lr=2.0, momentum=True)
+    assert "take SGHMC with momentum 0.99 in the same metric and multiply" in slow.text
+    (slow,) = found(unmoved, fraction=0.25, overdamped=True)
+    assert slow.remedy == Remedy(momentum=True)
+    assert joint_remedy([slow, hot]) == replace(hot.remedy, momentum=True)
+    (slow,) = found(unmoved, fraction=0.25, overdamped=True, batch_share=0.5)
+    assert slow.remedy == Remedy(steps=4)
+    (unknown,) = found(predictive(1.0, 0.3), fraction=0.25, overdamped=True)
+    assert "is known to" in unknown.text
+    assert unknown.remedy == Remedy(momentum=True)
+
+
+def test_a_chain_that_has_nearly_mixed_goes_on_as_it_is() -> None:
+    apart = 0.27 * np.array([1.0, -1.0])[:, None, None]
+    summary = summarise(predictions=normal(2, 400, 5) + apart)
+    (alarm,) = found_alarms(summary, step=Step(fraction=0.25, overdamped=True))
+    assert "not mixed" in alarm.text
+    assert alarm.remedy is not None
+    assert not alarm.remedy.momentum
+    assert 2 <= alarm.remedy.steps < 4
 
 
 @pytest.mark.parametrize(("last", "lr", "steps"), [(2.0, 0.25, 4), (50.0, 1 / 16, 8)])

@@ -25,7 +25,7 @@ CONFIG = {
 
 
 def content(alarms: list[str], change: dict[str, Any] | None = None) -> dict[str, Any]:
-    nothing = {"lr": 1.0, "steps": 1.0, "whole_data": False}
+    nothing = {"lr": 1.0, "steps": 1.0, "whole_data": False, "momentum": False}
     found = {"alarms": alarms, "notes": [], "step_size": 0.01}
     return {
         "diagnostics": found | {"remedy": None if change is None else nothing | change},
@@ -73,6 +73,17 @@ def test_a_remedy_is_the_run_s_own_command_with_what_changes(
 ) -> None:
     found = content(["wrong"], change)
     assert remedy.command(Path("mine"), CONFIG, found, own) == expected
+
+
+def test_a_chain_gets_momentum_in_its_own_configuration() -> None:
+    """The command line of SGLD may state what SGHMC lacks."""
+    found = content(["wrong"], {"lr": 2.0, "momentum": True})
+    own = ["--task", "toy", "--model.sampler=SGLD", "--model.sampler.increments=moment-matched"]
+    assert remedy.command(Path("mine"), CONFIG, found, own) == (
+        "sgmcmc train --config mine/config.yaml --model.sampler=SGHMC "
+        "--model.sampler.momentum=0.99 --model.step_fraction=0.2 --model.burn_in=100 "
+        "--trainer.max_steps=1000 --out mine-2"
+    )
 
 
 def test_a_fraction_that_the_run_has_chosen_is_multiplied() -> None:

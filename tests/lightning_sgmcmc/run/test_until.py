@@ -21,7 +21,7 @@ model:
 data: {{class_path: mine.MyData, init_args: {{{data}}}}}
 trainer: {{max_steps: {steps}}}
 """
-NOTHING = {"lr": 1.0, "steps": 1.0, "whole_data": False}
+NOTHING = {"lr": 1.0, "steps": 1.0, "whole_data": False, "momentum": False}
 
 
 class Runs:
