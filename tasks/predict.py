@@ -32,7 +32,7 @@ from lightning_sgmcmc.posterior import Posterior
 from lightning_sgmcmc.run.errors import OneLineParser, fail
 from lightning_sgmcmc.run.load import load_posterior
 from tasks.data.classes import Standardiser
-from tasks.data.table import read_features
+from tasks.data.table import read_features, remark_range
 
 _BLOCK = 10_000  # rows that are predicted at once
 _INTERVAL = 0.9
@@ -57,6 +57,7 @@ def read_inputs(run_folder: str | Path, file: str | Path) -> Tensor:
 
 def _scaled(inputs: dict[str, Any], file: str | Path) -> Tensor:
     x = read_features(file, inputs["columns"])
+    remark_range(x, inputs, file)
     if "mean" not in inputs:
         return torch.from_numpy(x)
     scaled = Standardiser(np.array(inputs["mean"]), np.array(inputs["scale"]))

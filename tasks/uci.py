@@ -12,6 +12,7 @@ from lightning_sgmcmc.callbacks.report.figures import predictions
 from lightning_sgmcmc.metrics import Normal, Prediction
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.priors.base import positive
+from tasks.data.table import described
 from tasks.data.uci import UCIData
 from tasks.networks import run_data
 from tasks.regression import Batch, RegressionTask, coverage_rows
@@ -174,7 +175,7 @@ class UCIRegression(RegressionTask):
             "split": data.index,
             "target": data.column,
             "features": len(self.x_mean),
-            "inputs": {"columns": dict(data.columns)},
+            "inputs": described(data.columns, data.tensors("train")[0].numpy()),
             "rows": {name: len(data.tensors(name)[0]) for name in ("train", "val", "test")},
             "target_sd": float(data.tensors("test")[1].std(correction=0)),
         }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tasks.data.classes import ClassData, Examples, Standardiser, standardiser
 from tasks.data.delimited import is_number
 from tasks.data.scales import examine
-from tasks.data.table import Table, read_table
+from tasks.data.table import Table, described, read_table
 from tasks.data.table_arrays import ArrayTable
 
 #: The sets of classes that scikit-learn has with it.
@@ -82,7 +82,8 @@ class ClassTableData(ClassData):
         self.standardise, self._given = standardise, num_classes
         self._table: Table | None = None
         #: What turns a row into the network's input: the table's ``columns`` (see
-        #: :data:`~tasks.data.table.Columns`), and ``mean`` and ``scale`` of the features.
+        #: :data:`~tasks.data.table.Columns`), and ``lowest``, ``highest``, ``mean`` and ``scale``
+        #: of the features in the training rows.
         self.inputs: dict[str, Any] = {}
 
     @property
@@ -139,8 +140,7 @@ class ClassTableData(ClassData):
         if self.standardise:
             examine(table, train)
             scaled = standardiser(train)
-        self.inputs = {
-            "columns": dict(table.columns),
+        self.inputs = described(table.columns, train) | {
             "mean": scaled.mean.tolist(),
             "scale": scaled.scale.tolist(),
         }

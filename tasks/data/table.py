@@ -67,6 +67,17 @@ def feature_names(columns: Columns) -> tuple[str, ...]:
     return tuple(name for names in named for name in names)
 
 
+def described(columns: Columns, train: Array) -> dict[str, Any]:
+    """Return what a run keeps of its table: the columns, and the training rows' range.
+
+    Args:
+        columns: Of the table.
+        train: Features of the training rows [N, D], in the table's units.
+    """
+    ends = {"lowest": train.min(0).tolist(), "highest": train.max(0).tolist()}
+    return {"columns": dict(columns)} | ends
+
+
 def read_table(
     source: str | Path | ArrayTable,
     target: str | int | None = None,
@@ -132,6 +143,23 @@ def read_features(path: str | Path, columns: Columns) -> Array:
     if not all(map(len, read.values())):
         raise ValueError(f"{path} has no rows of data")
     return _features(read, columns)
+
+
+def remark_range(x: Array, inputs: Mapping[str, Any], path: str | Path) -> None:
+    """Say which features [N, D] leave the range that a run has seen.
+
+    Args:
+        x: Of other rows.
+        inputs: What the run keeps of its table, see :func:`described`.
+        path: Of the rows' file.
+    """
+    beyond = (x < inputs["lowest"]) | (x > inputs["highest"])
+    if rows := int(beyond.any(1).sum()):
+        names = np.array(feature_names(inputs["columns"]))[beyond.any(0)]
+        rank_zero_info(
+            f"Note: {rows:,} of {len(x):,} rows of {path} lie outside the range of the training "
+            f"rows, in {shown(names.tolist())}: what is predicted there is extrapolated"
+        )
 
 
 def _opened(path: Path) -> TextTable | ArrayTable:

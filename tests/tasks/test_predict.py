@@ -66,6 +66,19 @@ def test_rows_of_a_file_are_predicted_as_by_hand(run: Path, tmp_path: Path) -> N
     assert width[0] / width[1] == pytest.approx(z[0] / z[1], rel=1e-9)
 
 
+def test_rows_outside_the_training_range_are_named(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = json.loads((run / "results.json").read_text())["task_details"]["inputs"]
+    low, high = inputs["lowest"][0], inputs["highest"][0]
+    path, _ = new_rows(tmp_path / "new.csv", 4, size=[low - 1e-6, low, high, high + 1])
+    with caplog.at_level("INFO"):
+        read_inputs(run, path)
+    assert f"2 of 4 rows of {path} lie outside the range of the training rows, in size" in (
+        caplog.text
+    )
+
+
 def test_blocks_are_put_together_in_order(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
