@@ -3,15 +3,17 @@
 Posteriors whose predictive law is known (those of ``bank.py``), minibatches of a twentieth of the
 data, 200 steps of Adam, then 16 chains with ``lr: auto`` and its bound of 5 % on variances. Each
 sampler runs with ``gradients: auto``, the default, and with plain minibatches, for which ``lr:
-auto`` has only a smaller step to keep the bound. The cost is in minibatch gradients for each
-independent draw of a typical prediction, and is compared at equal accuracy, as both keep the same
-bound. Every draw is kept that it takes for this to be known: a run is repeated with half the steps
-from draw to draw until the independent draws are less than a third of all, or every state is kept.
+auto`` has only a smaller step to keep the bound: reshuffled ones, whose noise mostly cancels in an
+epoch, and independent ones. The cost is in minibatch gradients for each independent draw of a
+typical prediction, and is compared at equal accuracy, as all keep the same bound. Every draw is
+kept that it takes for this to be known: a run is repeated with half the steps from draw to draw
+until the independent draws are less than a third of all, or every state is kept.
 
-    python scripts/bench/accuracy.py [--only linear logistic] [--seed 0] [--record]
+    python scripts/bench/accuracy.py [--only linear logistic] [--kinds auto plain] [--seed 0]
+        [--record]
 
 ``--record`` keeps it in ``docs/records/accuracy.json``, run by run, and passes over what is there.
-All take about an hour on a core.
+All take about two hours on a core.
 """
 
 from __future__ import annotations
@@ -52,8 +54,12 @@ SAMPLERS: dict[str, Any] = {kind.__name__: kind for kind in (SGLD, PSGLD, SGHMC,
 }
 #: A dense matrix for each of 16 chains of 2,000 weights is no comparison of samplers.
 LEFT_OUT = {("random features", "SMILE")}
-#: Of the kinds of gradients: what the chain is told.
-KINDS: dict[str, Literal["auto"] | None] = {"auto": "auto", "plain": None}
+#: Of the kinds of gradients: what the chain is told of them, and how minibatches are drawn.
+KINDS: dict[str, tuple[Literal["auto"] | None, Literal["auto", "independent"]]] = {
+    "auto": ("auto", "auto"),
+    "plain": (None, "auto"),
+    "independent": (None, "independent"),
+}
 #: The most steps from draw to draw, halved as long as draws suffice.
 LONGEST = 64
 DRAWS = 600
@@ -62,6 +68,7 @@ DRAWS = 600
 def measured(posterior: str, sampler: Any, kind: str, seed: int) -> dict[str, Any]:
     """Return how right a run's predictions are, and its cost."""
     made, thinning = POSTERIORS[posterior](), LONGEST
+    gradients, sampling = KINDS[kind]
     began = time.perf_counter()
     while True:
         recipe = Recipe(
@@ -73,7 +80,8 @@ def measured(posterior: str, sampler: Any, kind: str, seed: int) -> dict[str, An
             thinning=thinning,
             starts="same",
             bound=0.05,
-            gradients=KINDS[kind],
+            gradients=gradients,
+            sampling=sampling,
             seed=seed,
         )
         outcome = run(made, recipe)
@@ -98,6 +106,7 @@ def main() -> None:
     """Run all, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", nargs="+", default=list(POSTERIORS), help="names of posteriors")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0, help="of all chains")
     parser.add_argument("--record", action="store_true", help="keep what is found for docs")
     args = parser.parse_args()
@@ -111,7 +120,7 @@ def main() -> None:
             if (posterior, name) in LEFT_OUT:
                 continue
             runs = known.setdefault(posterior, {}).setdefault(name, {})
-            for kind in KINDS:
+            for kind in args.kinds:
                 if kind in runs:
                     continue
                 runs[kind] = measured(posterior, sampler, kind, args.seed)

@@ -14,7 +14,8 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
     """Return the table of the record of ``scripts/bench/accuracy.py``.
 
     Args:
-        record: By posterior, sampler and kind of gradients, ``auto`` or ``plain``.
+        record: By posterior, sampler and kind of gradients: ``auto``, ``plain`` or, where they were
+            run, ``independent``.
     """
     head = (
         "posterior",
@@ -26,12 +27,19 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
         "gradients for an independent draw",
         "the same, plain",
         "ratio",
+        "the same, plain and independent",
+        "ratio",
     )
     rows = []
     for posterior, samplers in record.items():
         for sampler, kinds in samplers.items():
             auto, plain = kinds["auto"], kinds["plain"]
-            costs = _cost(auto), _cost(plain)
+            cost = _cost(auto)
+            ratios = []
+            for other in (plain, kinds.get("independent")):
+                found = _cost(other) if other else ""
+                ratio = f"{other['cost'] / auto['cost']:.1f}" if other and cost and found else ""
+                ratios += [found, ratio]
             row = (
                 posterior,
                 f"`{sampler}`",
@@ -39,8 +47,8 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
                 f"{auto['deviation']:.3f}",
                 f"{plain['deviation']:.3f}",
                 f"{len(auto['alarms'])}, {len(plain['alarms'])}",
-                *costs,
-                f"{plain['cost'] / auto['cost']:.1f}" if all(costs) else "",
+                cost,
+                *ratios,
             )
             rows.append(row)
     return markdown(head, rows)
