@@ -19,11 +19,12 @@ class IncompatibleSourceError(PdeError):
 class SingularError(PdeError):
     """A linear system cannot be solved in double precision."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the system is numerically singular; the permeability spans more decades than double "
-            "precision resolves"
-        )
+    def __init__(
+        self,
+        said: str = "the system is numerically singular; the permeability spans more decades than "
+        "double precision resolves",
+    ) -> None:
+        super().__init__(said)  # which a worker's error is made of again in this process
 
 
 def check_conserved(excess: Any, flow: Any, kappa: Any, pressure: Any) -> None:

@@ -59,18 +59,20 @@ def plot_pressure(grid: Grid, pressure: Any, axes: Axes | None = None) -> Axes:
 
     Args:
         grid: The grid.
-        pressure: Cell values.
+        pressure: Cell values; NaN, as in cells that are not active, is drawn as nothing.
         axes: Where to draw; new axes by default.
 
     Raises:
-        PdeError: Another shape, or a value that is not finite.
+        PdeError: Another shape, or values that are infinite or all NaN.
     """
-    values = grid.cell_field("pressure", pressure)
+    values = np.asarray(pressure, dtype=np.float64)
+    blank = np.isnan(values)
+    grid.cell_field("pressure", np.where(blank & ~blank.all(), 0.0, values))
     axes = _axes(axes)
     image = _draw(axes, grid, values, "pressure", cmap="cividis")
     bar = axes.figure.colorbar(image, ax=axes, label="pressure")
-    if min(grid.shape) > 1 and np.ptp(values) > 0:
-        levels = np.linspace(values.min(), values.max(), 12)[1:-1]
+    if min(grid.shape) > 1 and np.ptp(values[~blank]) > 0:
+        levels = np.linspace(np.nanmin(values), np.nanmax(values), 12)[1:-1]
         x, y = np.moveaxis(grid.cell_centres(), -1, 0)
         colors = ["white" if level < levels.mean() else "black" for level in levels]
         bar.add_lines(axes.contour(x, y, values, levels=levels, colors=colors, linewidths=0.7))

@@ -135,7 +135,7 @@ class DarcySurrogate(FieldSurrogate):
     #: Its mean relative L2 test errors in percent, by method and sparse rate.
     table: ClassVar[dict[str, dict[float, float]]]
 
-    def paper(self) -> dict[str, Any]:
+    def paper(self) -> dict[str, Any] | None:
         """Return the paper's table."""
         return {
             "source": f"Wang, Deng, Lin 2020, Table {self.table_number}: mean relative L2 test "

@@ -110,6 +110,12 @@ class PDESource(DarcySurrogate):
     def _data(self) -> PDESourceData:
         return run_data(self, PDESourceData)
 
+    def paper(self) -> dict[str, Any] | None:
+        """Return the paper's table; none beside an own permeability or own wells."""
+        spec = self._data().spec
+        own = spec.field == "file" or spec.source != "three_spot"
+        return None if own else super().paper()
+
     def describe(self, kept: KeptDraws) -> dict[str, Any]:
         """Return the noise scale, the field and the exact linear baseline."""
         data = self._data()
@@ -136,7 +142,7 @@ class PDESource(DarcySurrogate):
         noise = f"{100 * details['noise_scale']:.4f} % of the flow's size"
         return [
             *self.error_rows(metrics, ("ensemble", "posterior_mean", "last", "burn_in")),
-            self.paper_row(),
+            *([self.paper_row()] if results["paper"] else []),
             ("exact linear least squares", f"{linear:.1e} %"),
             *coverage_rows(metrics["ensemble"], details),
             *price_rows(results.get("price")),

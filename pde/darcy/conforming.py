@@ -55,7 +55,7 @@ def conforming_pressure(
     load = add_to_nodes(np.stack([quarter] * 4))
     solver = _Banded(grid, free)
     found = [solver.solve(one, given, load) for one in kappa.reshape(-1, *grid.shape)]
-    return np.stack(found).reshape(*kappa.shape[:-2], *given.shape)
+    return np.array(found).reshape(*kappa.shape[:-2], *given.shape)
 
 
 def boundary_values(grid: Grid, pressure: Mapping[str, float]) -> tuple[Array, NDArray[np.bool_]]:

@@ -90,7 +90,7 @@ def energy_bound(
                 f"potential of shape {nodes.shape}, expected finite values (..., ny + 1, nx + 1) = "
                 f"{given.shape} at the nodes"
             )
-        if (off := np.abs(nodes - given)[..., ~free].max()) > 0:
+        if (off := np.abs(nodes - given)[..., ~free].max(initial=0)) > 0:
             raise PdeError(
                 f"the potential misses the sides' pressures by up to {off:.2g}: set them exactly"
             )

@@ -71,8 +71,9 @@ class DarcySolver:
 
     Raises:
         PdeError: A permeability that is not positive, finite and of these shapes; an unknown side;
-            a value that does not fit its side, or an edge that has two; a well outside the active
-            cells, two in one cell, or one to balance others where a pressure does.
+            a value that does not fit its side, a side without an active cell, or an edge that has
+            two values; a well outside the active cells, two in one cell, or one to balance others
+            where a pressure does.
 
     Example:
         >>> import numpy as np
@@ -96,6 +97,10 @@ class DarcySolver:
         self.permeability = check_tensor(grid, permeability, self.active)
         self.pressure = dict(pressure or {})
         signed, closed = boundary_data(grid, self.pressure)
+        reached = grid.cell_edges()[self.active.ravel()]
+        for side in {**self.pressure, **(flux or {})}:
+            if not np.isin(grid.boundary_edges(side), reached).any():
+                raise PdeError(f"side {side!r} has no active cell, so that nothing can flow there")
         self.closed_edges, open_edges = passable_edges(grid, closed, self.active)
         self._boundary_pressure = signed[:, None]
         self._given = self._given_velocity(flux or {}, closed)

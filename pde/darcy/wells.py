@@ -120,24 +120,27 @@ def read_wells(path: str | os.PathLike[str]) -> tuple[Well, ...]:
     known = [field.name for field in fields(Well)]
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
+            reader = csv.DictReader(file, skipinitialspace=True)
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileContentError(f"{path} is not a table of text ({error})") from error
     if not rows:
         raise FileContentError(f"{path} has no wells: a header {','.join(known)}, then a line each")
-    names = list(rows[0])
+    names = list(reader.fieldnames or ())
     if not {"x", "y"} <= set(names) <= set(known):
         raise FileContentError(
             f"{path} has the columns {', '.join(map(str, names))}; expected x, y and any of "
             f"{', '.join(known[2:])}"
         )
-    return tuple(_well(path, number, row) for number, row in enumerate(rows, 2))
+    return tuple(_well(path, number, row) for number, row in rows)
 
 
 def _well(path: Path, line: int, row: dict[str, Any]) -> Well:
+    if None in row:
+        raise FileContentError(f"{path}, line {line}: more values than the header has columns")
     try:
         values = {name: float(text) for name, text in row.items() if text and text.strip()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise FileContentError(f"{path}, line {line}: {error}") from error
     try:
         return Well(**values)

@@ -138,7 +138,10 @@ def _files_and_sides(kind: argparse.ArgumentParser, wells: str) -> None:
 
 def _on_side(text: str) -> tuple[str, float]:
     side, _, value = text.partition("=")
-    return side, float(value)
+    try:
+        return side, float(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected SIDE=VALUE, left=1 say") from error
 
 
 def _random_field(kind: argparse.ArgumentParser) -> None:
@@ -178,13 +181,15 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
     }
     kind, out = kinds[given.pop("kind_of_set")], given.pop("out")
     sizes = dict.fromkeys(("nx", "ny"), given.pop("grid", None))
-    for name in ("side_pressure", "side_flux"):
-        if name in given:
-            given[name] = given[name] and dict(given[name])
     how = {name: given.pop(name) for name in ("workers", "backend", "scheduler")}
     if "mean" in given and given["mean"] is None:
         given["mean"] = MEANS[given["kind"]]
     try:
+        for name in ("side_pressure", "side_flux"):
+            if pairs := given.get(name):
+                given[name] = dict(pairs)
+                if len(given[name]) < len(pairs):
+                    raise PdeError(f"--{name.replace('_', '-')} names a side twice")
         if kind is SourceDataSpec:
             own = {name: given.pop(name) for name in signature(own_problem).parameters}
             if given["source"] and own["wells"]:

@@ -66,6 +66,11 @@ class DataSpec(ABC):
         for name, value in vars(self).copy().items():
             if isinstance(value, np.generic):  # which JSON does not have
                 object.__setattr__(self, name, value.item())
+            elif isinstance(value, list):  # which JSON has for a tuple
+                object.__setattr__(self, name, tuple(value))
+            elif isinstance(value, Mapping):
+                plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()}
+                object.__setattr__(self, name, plain)
         _ = self.grid
         check_draw(self.seed, 0)
         check_count(f"num_samples={self.num_samples!r}", self.num_samples)

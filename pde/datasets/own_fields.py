@@ -15,9 +15,8 @@ from ..darcy.solver import DarcySolution, DarcySolver
 from ..darcy.wells import Well, cells_of, read_wells
 from ..errors import FileContentError, PdeError, check_count
 from ..grid import Array, Grid
-from ..io.field_file import own_permeability, read_field
+from ..io.field_file import own_permeability, read_cells
 from .family import Arrays, DataSpec, Family
-from .well_rates import WellProblem, has_offset
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class OwnFieldsSpec(DataSpec):
             FileContentError: One field, or fewer than asked for; others as for `read_field`.
             PdeError: As for `read_wells`, or lengths that nothing names.
         """
-        file = read_field(path, name, axes)
+        file = read_cells(path, name, axes)
         if file.values.ndim != 3:
             raise FileContentError(f"{path} holds one field, expected several, (n, ny, nx)")
         grid = file.on_domain(Path(path), lx, ly)
@@ -100,9 +99,12 @@ class OwnFieldsSpec(DataSpec):
                 f"the well at ({varying[0].x:g}, {varying[0].y:g}) has a spread; where the "
                 "permeability varies, rates do not: leave the column out"
             )
-        sides = WellProblem(self.grid, self.wells, self.side_pressure, self.side_flux)
-        if not (self.source or any(well.rate for well in self.wells) or has_offset(sides)):
-            raise PdeError("nothing drives a flow: give wells, side_pressure, side_flux or source")
+        pressures = {*self.side_pressure.values(), *(well.pressure for well in self.wells)} - {None}
+        rates = [*self.side_flux.values(), *(well.rate for well in self.wells)]
+        if not (self.source or any(rates) or len(pressures) > 1):
+            raise PdeError(
+                "nothing drives a flow: give rates, side_flux, source or two different pressures"
+            )
 
     @property
     def grid(self) -> Grid:
@@ -134,7 +136,7 @@ class OwnFieldsSpec(DataSpec):
 
     def family(self, shared: Arrays, backend: str) -> Family:
         """What one worker keeps."""
-        return OwnFields(self)
+        return OwnFields(self, shared.get("permeability"))
 
 
 def _digest(path: str | Path) -> str:
@@ -142,15 +144,27 @@ def _digest(path: str | Path) -> str:
 
 
 class OwnFields(Family):
-    """The fields of the file, each solved for itself."""
+    """The fields of the file, each solved for itself.
 
-    def __init__(self, spec: OwnFieldsSpec) -> None:
+    Args:
+        spec: What to make.
+        fields: Those of a finished set, which is known without the file.
+    """
+
+    def __init__(self, spec: OwnFieldsSpec, fields: Array | None = None) -> None:
         self.spec: OwnFieldsSpec = spec
+        if fields is not None:
+            self._fields = fields
+            return
         path = Path(spec.permeability_file)
         if spec.digest and path.is_file() and _digest(path) != spec.digest:
             raise FileContentError(f"{path} is another file than was given: copy it to the worker")
         self._fields = own_permeability(
-            spec.grid, spec.permeability_file, spec.permeability_name, spec.axes
+            spec.grid,
+            spec.permeability_file,
+            spec.permeability_name,
+            spec.axes,
+            count=spec.num_samples,
         )
 
     def draw(self, samples: range) -> Arrays:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..darcy.wells import read_wells
 from ..errors import PdeError
-from ..io.field_file import read_field
+from ..io.field_file import read_cells
 
 
 def own_problem(
@@ -48,7 +48,7 @@ def own_problem(
     found: dict[str, Any] = {"nx": nx, "ny": ny, "lx": lx, "ly": ly}
     if permeability is not None:
         path = Path(permeability)
-        file = read_field(path, permeability_name, axes)
+        file = read_cells(path, permeability_name, axes)
         grid = file.on_domain(path, lx, ly)
         if (nx or grid.nx, ny or grid.ny) != (grid.nx, grid.ny):
             turned = (ny, nx) == (grid.nx, grid.ny)

@@ -22,7 +22,7 @@ from ..darcy.elimination_order import nested_dissection
 from ..darcy.hybrid import factorize, local_matrices
 from ..darcy.rt0 import OUTWARD, boundary_data, check_permeability, sum_over_cells
 from ..darcy.solver import DarcySolution, check_sources
-from ..errors import PdeError
+from ..errors import PdeError, check_conserved
 from ..grid import Array, Grid
 from .family import Arrays, Family
 from .permeability import PRESSURE, PermeabilityDataSpec, RandomPermeabilities
@@ -106,8 +106,15 @@ class ReactionSolver:
     def solve(self, permeability: Any) -> DarcySolution:
         """Velocity and pressure of permeabilities `[..., ny, nx]`, as `DarcyFamily.solve`."""
         kappa = check_permeability(self.grid, permeability, many=True)
-        pairs = [self._solve(one.reshape(-1, 1)) for one in kappa.reshape(-1, *self.grid.shape)]
-        velocity, pressure = (np.stack(part) for part in zip(*pairs, strict=True))
+        flat = kappa.reshape(-1, 1, self.grid.num_cells)
+        velocity = np.empty((len(flat), self.grid.num_edges))
+        pressure = np.empty((len(flat), *self.grid.shape))
+        for i, one in enumerate(flat):
+            velocity[i], pressure[i] = self._solve(one.reshape(-1, 1))
+            outflow = self.grid.divergence(velocity[i]) * self.grid.cell_area
+            cells = pressure[i].reshape(1, -1)
+            excess = (self._source - outflow.reshape(-1, 1)).T - self._rate.T * cells
+            check_conserved(excess, velocity[i : i + 1] * self.grid.edge_lengths(), one, cells)
         return DarcySolution.of_batch(self.grid, velocity, pressure, kappa.shape)
 
     def _solve(self, kappa: Array) -> tuple[Array, Array]:

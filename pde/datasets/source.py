@@ -175,12 +175,13 @@ class SourceDataSpec(DataSpec):
             values = own_permeability(
                 self.grid, self.permeability_file, self.permeability_name, self.axes, self.active()
             )
-            if values.ndim == 3 and len(values) != 2:
+            fields = values.reshape(-1, *self.grid.shape)
+            if len(fields) > 2:
                 raise FileContentError(
-                    f"{self.permeability_file} holds {len(values)} fields, expected one, or two: "
+                    f"{self.permeability_file} holds {len(fields)} fields, expected one, or two: "
                     "along x and along y"
                 )
-            return np.moveaxis(values, 0, -1).copy() if values.ndim == 3 else values
+            return np.moveaxis(fields, 0, -1).copy() if len(fields) == 2 else fields[0]
         assert self.spe10_file is not None
         return spe10_layer(
             self.spe10_file, self.layer, self.grid, self.component, self.origin, self.window

@@ -74,13 +74,12 @@ def well_flows(
     flow without rates.
     """
     grid, cells = problem.grid, cells_of(problem.grid, problem.wells)
-    quiet = [replace(w, pressure=0.0) for w in problem.wells if w.pressure is not None]
+    without = [replace(w, rate=0.0, spread=0.0) if w.rate is not None else w for w in problem.wells]
+    quiet = [replace(w, pressure=0.0) if w.pressure is not None else w for w in without]
     still = DarcySolver(
         grid, permeability, dict.fromkeys(problem.side_pressure, 0.0), wells=quiet, active=active
     )
     balance = [cell for cell, well in zip(cells, problem.wells, strict=True) if well.balances]
-    if balance and not still.floating:
-        raise PdeError("a well has no rate or pressure, and a pressure balances the others")
     patterns = np.zeros((num_strengths(problem), *grid.shape))
     rated = [cell for cell, well in zip(cells, problem.wells, strict=True) if well.rate is not None]
     for pattern, cell in zip(patterns, rated, strict=False):
@@ -91,9 +90,6 @@ def well_flows(
                 pattern[other] = -1 / grid.cell_areas[other]
     basis = still.solve(patterns)
     if has_offset(problem):
-        without = [
-            replace(w, rate=0.0, spread=0.0) if w.rate is not None else w for w in problem.wells
-        ]
         moved = DarcySolver(
             grid,
             permeability,

@@ -77,6 +77,19 @@ def read_field(
             two or three dimensions, or values that are not finite.
         PdeError: Another suffix, an array of another name, or other axes.
     """
+    file = read_cells(path, name, axes)
+    bad = ~np.isfinite(file.values)
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise FileContentError(
+            f"{path}: {file.values[place]} at {place} ({bad.sum()} of {bad.size} values are not "
+            "finite)"
+        )
+    return file
+
+
+def read_cells(path: str | os.PathLike[str], name: str | None, axes: str) -> FieldFile:
+    """As `read_field`, but values need not be finite: cells that are not active may hold NaN."""
     path = Path(path)
     check_choice("axes", axes, AXES)
     if path.suffix not in SUFFIXES:
@@ -94,42 +107,42 @@ def read_field(
     else:
         values = _read_arrays(path, name)
     values = np.asarray(values)
-    if values.ndim not in (2, 3) or values.dtype.kind not in "fiu" or 0 in values.shape:
+    if values.ndim not in (2, 3) or values.dtype.kind not in "fiub" or 0 in values.shape:
         raise FileContentError(
             f"{path}: values of type {values.dtype} and shape {values.shape}, expected numbers "
             "(ny, nx), or (n, ny, nx) for n fields"
         )
     if axes == "xy":
         values = np.swapaxes(values, -1, -2)
-    values = np.ascontiguousarray(values, dtype=np.float64)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        place = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise FileContentError(
-            f"{path}: {values[place]} at {place} ({bad.sum()} of {bad.size} values are not finite)"
-        )
-    return FieldFile(values, grid)
+    return FieldFile(np.ascontiguousarray(values, dtype=np.float64), grid)
 
 
 def own_permeability(
-    grid: Grid, path: str, name: str | None, axes: str, active: BoolArray | None = None
+    grid: Grid,
+    path: str,
+    name: str | None,
+    axes: str,
+    active: BoolArray | None = None,
+    count: int | None = None,
 ) -> Array:
     """The permeability `[ny, nx]`, or n of them `[n, ny, nx]`, of a file that fits a grid.
 
+    Of several the first `count` alone are looked at, all by default.
+
     Raises:
-        FileContentError: Another number of cells, or an active cell that is not positive; others
-            as for `read_field`.
+        FileContentError: Another number of cells, or an active cell that is not positive and
+            finite; others as for `read_field`.
     """
-    values = _fitting(grid, path, read_field(path, name, axes).values, axes)
-    bad = values <= 0
+    values = _fitting(grid, path, read_cells(path, name, axes).values, axes)[:count]
+    bad = ~((values > 0) & np.isfinite(values))
     if active is not None:
         bad &= active
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
         raise FileContentError(
             f"{path}: permeability {values[place]:g} at {place} ({bad.sum()} of {bad.size} are not "
-            "positive): give the permeability itself, not its logarithm, and name cells without "
-            "flow in a file of active cells"
+            "positive and finite): give the permeability itself, not its logarithm, and name cells "
+            "without flow in a file of active cells"
         )
     return values if active is None else np.where(active, values, 1.0)
 

@@ -32,7 +32,7 @@ def write_vtk(
         path: The file, `*.vti`, for equal cells, or `*.vtr`, for any; overwritten.
         grid: The grid, in the file a plane at z = 0.
         permeability: Positive cell values `[ny, nx]`, or `[ny, nx, 2]` along x and y, in the file
-            `kappa`.
+            `kappa`; zero in cells that are not active in the solution, whatever is given there.
         solution: One solution on the grid, in the file `pressure`, `velocity` (at the cell
             centres, with a zero third component) and `divergence`, which is to equal the source.
         **cell_fields: Further fields by name: numbers `[ny, nx]`, as a standard deviation, or
@@ -56,11 +56,12 @@ def write_vtk(
         raise PdeError(f"{path} has the suffix {path.suffix!r}, expected '.vti' or '.vtr'")
     if path.suffix == ".vti" and not grid.uniform:
         raise PdeError(f"{path}: an image has equal cells and the grid's differ; write a '.vtr'")
+    flow = {} if solution is None else _flow(grid, solution)
     fields = {}
     if permeability is not None:
-        fields["kappa"] = check_tensor(grid, permeability, check_active(grid, None))
-    if solution is not None:
-        fields |= _flow(grid, solution)
+        active = ~np.isnan(flow["pressure"]) if flow else None
+        fields["kappa"] = check_tensor(grid, permeability, check_active(grid, active))
+    fields |= flow
     for name, given in cell_fields.items():
         if name in fields:
             raise PdeError(f"{name!r} is written already; give the field another name")

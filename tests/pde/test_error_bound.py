@@ -214,3 +214,12 @@ def test_what_the_bound_does_not_hold_for_is_refused() -> None:
         fitted_pressure(grid, kappa, {"left:0:1": 1.0}, flow)
     with pytest.raises(PdeError, match="expected one finite number"):
         conforming_pressure(grid, kappa, {"left": np.ones(3)})
+
+
+def test_no_field_has_no_bound() -> None:
+    grid, none = Grid(4, 3), np.empty((0, 3, 4))
+    flows = np.empty((0, grid.num_edges))
+    nodes = conforming_pressure(grid, none, {"left": 1.0})
+    assert nodes.shape == (0, 4, 5)
+    for potential in (None, nodes):
+        assert energy_bound(grid, none, {"left": 1.0}, flows, potential=potential).shape == (0,)

@@ -13,6 +13,8 @@ from pde import (
     Grid,
     PdeError,
     SourceDataSpec,
+    Well,
+    generate,
     load,
     read_field,
     write_vtk,
@@ -141,10 +143,13 @@ def test_a_set_of_own_fields_is_of_the_file_given_and_moves(tmp_path, capsys):
     path, out = tmp_path / "many.npy", tmp_path / "a.safetensors"
     np.save(path, np.stack([FIELD, 2 * FIELD]))
     options = ["fields", "--permeability", str(path), "--lx=1", "--ly=1", "--out", str(out)]
-    assert main(options) == 2
-    assert "nothing drives a flow: give wells" in capsys.readouterr().err
+    for alike in ([], ["--side-pressure", "left=1"], ["--side-pressure", "left=1", "right=1"]):
+        assert main([*options, *alike]) == 2
+        assert "nothing drives a flow: give rates" in capsys.readouterr().err
     assert not out.exists()
-    spec = OwnFieldsSpec.of_file(str(path), lx=1.0, ly=1.0, side_pressure={"left": 1.0})
+    spec = OwnFieldsSpec.of_file(
+        str(path), lx=1.0, ly=1.0, side_pressure={"left": 1.0, "right": 0.0}
+    )
     np.save(path, np.stack([FIELD, 3 * FIELD]))
     with pytest.raises(FileContentError, match=r"many\.npy is another file than was given"):
         spec.family({}, "scipy")
@@ -263,3 +268,69 @@ def test_two_fields_are_those_along_x_and_y(tmp_path):
     np.save(path, np.stack([FIELD] * 3))
     with pytest.raises(FileContentError, match="holds 3 fields, expected one, or two: along x"):
         spec.permeability()
+
+
+def test_cells_that_are_not_active_may_hold_anything(tmp_path):
+    """As simulators write them; and a mask may be true or false."""
+    active = np.ones(FIELD.shape, dtype=bool)
+    active[0, :2] = False
+    np.save(tmp_path / "a.npy", active)
+    np.save(tmp_path / "k.npy", np.where(active, FIELD, np.nan))
+    given = {"permeability": str(tmp_path / "k.npy"), "lx": 5.0, "ly": 3.0}
+    wells = {"source": "wells", "wells": [{"x": 4.5, "y": 0.5, "rate": 1.0, "spread": 0.1}]}
+    spec = SourceDataSpec(**own_problem(**given, active=str(tmp_path / "a.npy")) | wells)
+    np.testing.assert_array_equal(spec.permeability(), np.where(active, FIELD, 1.0))
+    with pytest.raises(FileContentError, match=r"permeability nan at \(0, 0\) .* and finite"):
+        SourceDataSpec(**own_problem(**given) | wells).permeability()
+
+
+def test_a_file_of_a_single_field_in_three_dimensions_is_that_field(tmp_path):
+    np.save(tmp_path / "k.npy", FIELD[None])
+    problem = own_problem(permeability=str(tmp_path / "k.npy"), lx=5.0, ly=3.0)
+    np.testing.assert_array_equal(SourceDataSpec(**problem, source="random").permeability(), FIELD)
+
+
+def test_sides_are_named_once_with_a_number(tmp_path, capsys):
+    options = ["fields", "--permeability=k.npy", f"--out={tmp_path / 'a'}", "--side-pressure"]
+    assert main([*options, "left=1", "left=2"]) == 2
+    assert "--side-pressure names a side twice" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*options, "left"])
+    assert "'left', expected SIDE=VALUE" in capsys.readouterr().err
+
+
+def test_a_finished_set_of_own_fields_is_solved_again_without_the_file(tmp_path):
+    """As a run does at its end, which may be hours after."""
+    path = tmp_path / "many.npy"
+    np.save(path, np.stack([FIELD, 2 * FIELD]))
+    sides = {"left": 1.0, "right": 0.0}
+    spec = OwnFieldsSpec.of_file(str(path), lx=1.0, ly=1.0, side_pressure=sides)
+    data = load(generate(spec, tmp_path / "a", workers=1, progress=False))
+    path.unlink()
+    rows = data.spec.family(dict(data.arrays), "scipy").compute(range(2))
+    for name in ("permeability", "velocity"):
+        np.testing.assert_array_equal(rows[name], data.arrays[name])
+
+
+def test_fields_that_are_not_asked_for_may_be_damaged(tmp_path):
+    path = tmp_path / "many.npy"
+    np.save(path, np.stack([FIELD, 2 * FIELD, -FIELD, np.nan * FIELD]))
+    given = {"lx": 1.0, "ly": 1.0, "source": 1.0, "side_pressure": {"left": 1.0}}
+    two, three = (OwnFieldsSpec.of_file(str(path), num_samples=n, **given) for n in (2, 3))
+    np.testing.assert_array_equal(
+        two.family({}, "scipy").draw(range(2))["permeability"], np.stack([FIELD, 2 * FIELD])
+    )
+    with pytest.raises(FileContentError, match=r"permeability -.* at \(2, 0, 0\)"):
+        three.family({}, "scipy")
+
+
+def test_a_set_on_unlike_cells_says_what_it_was_made_from(tmp_path):
+    """Also where numbers are NumPy's."""
+    grid = Grid.of_spacing([1.0, 2.0, 1.0, 3.0, 1.0], [1.0, 2.0, 4.0])
+    write_vtk(tmp_path / "k.vtr", grid, FIELD)
+    wells = [Well(0.5, 0.5, rate=1.0, spread=0.1)]
+    given = own_problem(permeability=str(tmp_path / "k.vtr"))
+    spec = SourceDataSpec(
+        **given, num_samples=2, source="wells", wells=wells, side_pressure={"left": np.float32(1)}
+    )
+    assert load(generate(spec, tmp_path / "a", progress=False)).spec == spec

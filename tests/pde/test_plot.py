@@ -163,3 +163,13 @@ def test_numbers_that_are_not_positive_are_refused(flow, option):
     with pytest.raises(PdeError, match=f"{option}=0, expected a positive finite number"):
         plot_flow(GRID, flow.velocity, **{option: 0})
     assert plt.get_fignums() == before
+
+
+def test_a_pressure_is_drawn_without_the_cells_that_are_not_active():
+    from pde.plot import plot_pressure
+
+    pressure = np.broadcast_to(np.arange(12.0), GRID.shape).copy()
+    pressure[0, 0] = np.nan
+    (image,) = plot_pressure(GRID, pressure).images
+    assert np.ma.count_masked(image.get_array()) == 1
+    plt.close("all")

@@ -5,6 +5,7 @@ import pytest
 
 from pde import DarcySolver, Grid, PdeError, ReactionDataSpec, ReactionSolver
 from pde.darcy.rt0 import boundary_data, divergence_matrix, mass_matrix, saddle_point
+from pde.errors import SingularError
 
 SIDES = ("left", "right", "bottom", "top")
 
@@ -72,3 +73,12 @@ def test_impossible_problems_are_refused():
         ReactionSolver(grid, np.ones((4, 3)), {"left": 1.0})
     with pytest.raises(PdeError, match="needs a side of given pressure"):
         ReactionSolver(grid, 1.0, {})
+
+
+def test_what_does_not_balance_is_refused_as_by_darcys_solvers():
+    grid = Grid(20, 20)
+    kappa = np.where(np.random.default_rng(0).random((20, 20)) < 0.3, 1e16, 1.0)
+    solver = ReactionSolver(grid, 10.0, {"left": 1.0, "right": 0.0}, 1.0)
+    with pytest.raises(SingularError):
+        solver.solve(kappa)
+    assert solver.solve(np.empty((0, 20, 20))).velocity.shape == (0, grid.num_edges)

@@ -427,3 +427,12 @@ def test_command_line(kind, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         run("--out b --field kle")
     assert not (tmp_path / "b").exists()
+
+
+def test_a_singular_field_is_one_line_from_a_worker_process_too(tmp_path, capsys):
+    """The worker's error is pickled."""
+    np.save(tmp_path / "k.npy", 10.0 ** np.random.default_rng(0).uniform(-150, 150, (1, 12, 12)))
+    options = ["fields", f"--out={tmp_path / 'a'}", f"--permeability={tmp_path / 'k.npy'}"]
+    options += ["--lx=1", "--ly=1", "--workers=1", "--side-pressure", "left=1", "right=0"]
+    assert command_line.main(options) == 2
+    assert "error: the system is numerically singular" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pde import DarcyFamily, DarcySolver, Grid, PdeError, channelised_permeability, write_vtk
+from pde.io.vtk_reader import read_vtk
 
 GRID = Grid(5, 3, lx=2.0, ly=0.5)
 
@@ -110,3 +111,13 @@ def test_bad_solutions_and_suffixes_are_refused(flow, tmp_path):
     many = DarcyFamily(GRID, {"left": 1.0}, backend="scipy").solve(np.stack([kappa, kappa]))
     with pytest.raises(PdeError, match=r"\(2,\) samples, expected one"):
         write_vtk(tmp_path / "f.vti", GRID, None, many)
+
+
+def test_cells_that_are_not_active_are_written(tmp_path):
+    """Whatever the permeability holds there, which the solver took as well."""
+    active = np.ones(GRID.shape, dtype=bool)
+    active[0, 0] = False
+    kappa = np.where(active, 2.0, np.nan)
+    solution = DarcySolver(GRID, kappa, {"left": 1.0}, active=active).solve()
+    _, written = read_vtk(write_vtk(tmp_path / "f.vti", GRID, kappa, solution))
+    np.testing.assert_array_equal(written["kappa"], np.where(active, 2.0, 0.0))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
 
 from pde import (
     DarcySolver,
@@ -12,6 +13,7 @@ from pde import (
     Well,
     read_wells,
 )
+from pde.darcy.well_index import equivalent_radius
 from pde.datasets.well_rates import WellProblem, well_flows
 
 SIDES = ("left", "right", "bottom", "top")
@@ -120,6 +122,9 @@ def test_a_table_of_wells_is_read_and_a_wrong_one_refused(tmp_path):
         ("x,y,q\n1,2,3\n", "has the columns x, y, q; expected"),
         ("x,y,rate\n1,two,3\n", "line 2: could not convert"),
         ("x,y,rate\n1,,3\n", "line 2: a well needs x and y"),
+        ("x,y,rate\n1,2,3\n\n4,5,six\n", "line 4: could not convert"),
+        ("x,y,rate\n1,2,3\n4,5,6,7\n", "line 3: more values than the header has columns"),
+        ("x,y,rate\n1,2,3,4\n", "line 2: more values than the header has columns"),
         ("", "has no wells"),
     ):
         path.write_text(text)
@@ -163,3 +168,41 @@ def test_each_part_of_a_domain_balances_its_own_rates():
     together = flows["basis_velocity"][0] + 2 * flows["basis_velocity"][1]
     exact = DarcySolver(grid, kappa, wells=wells, active=active).solve()
     np.testing.assert_allclose(together, exact.velocity, atol=1e-12)
+
+
+@pytest.mark.parametrize("aspect", [1.0, 1e-2, 1e2, 1e4, 1e6])
+def test_the_equivalent_radius_is_exact_in_thin_cells_too(aspect):
+    """One of the two integrals in closed form: the mean of 1 / (A + c s) is (A (A + 4 c))^-1/2."""
+    a = min(aspect, 1 / aspect)  # a quarter turn changes nothing
+
+    def inner(t):
+        s = 4 * np.sin(t / 2) ** 2
+        A = a * s / (1 - s / 6)
+        c = 1 - A / 6
+        mass = (1 + A / (6 * c)) / np.sqrt(A * (A + 4 * c)) - 1 / (6 * c)
+        return 1 / np.sqrt(a * s * (a * s + 4)) - mass
+
+    exact = 2 * np.sqrt(a) * quad(inner, 0, np.pi, epsabs=1e-12, limit=500)[0]
+    hx, hy = 1.0, np.sqrt(aspect)
+    ratio = equivalent_radius((1.0, 1.0), (hx, hy)) / (np.exp(-np.euler_gamma) / 2)
+    assert ratio / (np.hypot(hx, hy) / 2) == pytest.approx(np.exp(exact), rel=1e-5)
+
+
+def test_sides_without_an_active_cell_are_refused():
+    """Nothing would flow, and the pressure would have no datum, without a word."""
+    active = np.ones((3, 4), dtype=bool)
+    active[:, 0] = False
+    for given in ({"pressure": {"left": 1.0, "right": 0.0}}, {"flux": {"left:0:0.5": 0.0}}):
+        with pytest.raises(PdeError, match=r"side 'left.*' has no active cell"):
+            DarcySolver(Grid(4, 3), np.ones((3, 4)), active=active, **given)
+
+
+def test_a_well_that_nothing_needs_is_refused_by_data_sets_as_by_the_solver():
+    """It lies where a side's pressure, of zero too, balances the others."""
+    active = np.ones((4, 9), bool)
+    active[:, 4] = False
+    grid, kappa = Grid(9, 4, lx=9.0, ly=4.0), np.ones((4, 9))
+    wells = (Well(0.5, 0.5, rate=1.0, spread=0.2), Well(2.5, 3.5))
+    for pressure in (0.0, 1.0):
+        with pytest.raises(PdeError, match="and a pressure balances the others"):
+            well_flows(WellProblem(grid, wells, {"left": pressure}, {}), kappa, active)

@@ -100,6 +100,7 @@ def test_noise_shape_is_the_size_of_the_true_flow(root: Path, num_samples: int) 
     """For every sample, training or not, to single precision: n(x) sqrt(D) = ||u(x)||."""
     data = opened(root, num_samples=num_samples)
     module = set_up(data)
+    assert module.paper() is not None
     size = assert_noise_of_the_flow(module, data)
     assert size.max() / size.min() > 1.1  # so that it is more than one number
     still = np.flatnonzero((data.data.velocity == 0).all(0))  # the closed boundary's edges
@@ -128,6 +129,7 @@ def test_own_wells_have_noise_of_the_size_of_their_flow(tmp_path: Path) -> None:
         lx=140.0, ly=90.0, side_pressure={"left": 1.0},
     )  # fmt: skip
     module = set_up(data)
+    assert module.paper() is None  # whose errors are of another problem
     assert_noise_of_the_flow(module, data)
     edges = data.data.grid.num_edges
     assert module(torch.from_numpy(data.data.source()).float()).shape == (20, edges)
