@@ -72,7 +72,10 @@ def _details(run: Path) -> dict[str, Any]:
             f"{path} is missing: give the folder of a run that has ended; 'sgmcmc train --finish "
             f"{run}' ends one that was stopped"
         )
-    details: dict[str, Any] = results.read(path)["task_details"]
+    content = results.read(path)
+    if "task_details" not in content:
+        raise ValueError(f"{run} diverged: there is nothing to predict with")
+    details: dict[str, Any] = content["task_details"]
     return details
 
 
@@ -105,6 +108,8 @@ def main(arguments: Sequence[str], program: str) -> Path:
     out: Path = given.out or Path(f"{given.file.stem}-predicted.{'csv' if is_table else 'npz'}")
     if out.exists():
         fail(f"{out} is there already: move it away, or give --out another name")
+    if not out.parent.is_dir():
+        fail(f"there is no folder {out.parent} for --out: make it first")
     posterior = load_posterior(given.run)
     x = _scaled(details["inputs"], given.file) if is_table else _array(posterior, given.file)
     columns = _columns(posterior, x, given.interval)

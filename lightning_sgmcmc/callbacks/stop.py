@@ -18,8 +18,11 @@ _GRACE = 20.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, REQUEUES)
 
 
-class RunStoppedError(Exception):
+class RunStoppedError(BaseException):
     """A signal has stopped a run.
+
+    As ``KeyboardInterrupt``, it is no ``Exception``: parsers, loggers and others catch any of those
+    and go on, or take it for a mistake in what they were given.
 
     Args:
         number: The signal's.

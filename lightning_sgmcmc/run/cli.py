@@ -103,7 +103,11 @@ class ChainCLI(LightningCLI):
             save_config_callback=None,
             seed_everything_default=0,
             parser_class=_Parser,
-            parser_kwargs={"prog": "sgmcmc train", "description": run_help.TITLE},
+            parser_kwargs={
+                "prog": "sgmcmc train",
+                "description": run_help.TITLE,
+                "allow_abbrev": False,
+            },
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             run=False,

@@ -116,11 +116,14 @@ def _expected(causes: list[str]) -> str:
     )
     if 'Parser key "' in whole:
         whole = causes[-1]
-    kinds = re.findall(r"Expected a (?:<class '(\w+)'>|typing\.(Literal\[.*?\]|\w+))", whole)
+    kinds = re.findall(
+        r"Expected a (?:<class '(?:[\w.]+\.)?(\w+)'>|typing\.(Literal\[.*?\]|\w+))", whole
+    )
     given = re.search(r"(?:Given value|Got value): (.+)", whole) or re.search(
         r"Got value: (.+)", causes[-1]
     )
     names = " or ".join(dict.fromkeys(a or b.removeprefix("Literal") for a, b in kinds))
+    names = names.replace("Sequence", "a list such as [1, 2] or [a, b]")
     said = f", got {given[1].strip()}" if given else ""
     return f"expected {names or 'another value'}{said}"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +25,8 @@ class Study:
     """Trials of a sweep in ``DIR/study.db``, each a run in ``DIR/trial-NNN``.
 
     A process holds the lock of its trial as long as it lives. A trial that is under way and whose
-    lock is free was stopped or killed: whoever asks next goes on with it from its checkpoint.
+    lock is free was stopped or killed: whoever asks next goes on with it from its checkpoint. A
+    study of which every trial failed gives way to another one.
 
     Args:
         folder: DIR.
@@ -39,28 +42,42 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._lock = FileLock(folder / ".study.lock")
         with self._lock:
-            # The file is shared by processes, each of which waits for the others, and closed by
-            # each after every use.
-            storage = optuna.storages.RDBStorage(
-                f"sqlite:///{folder / 'study.db'}",
-                engine_kwargs={"connect_args": {"timeout": 60}, "poolclass": NullPool},
-            )
-            held_names = optuna.get_all_study_names(storage)
-            self._study = optuna.create_study(
-                storage=storage,
-                study_name=held_names[0] if held_names else sweep.name,  # a folder has one
-                sampler=sweep.sampler(),
-                pruner=sweep.pruner(),
-                direction=sweep.goal,
-                load_if_exists=True,
-            )
+            self._study = self._opened()
             held = self._study.user_attrs.get("sweep")
+            failed = all(trial.state == TrialState.FAIL for trial in self.trials)
+            if held not in (None, sweep.identity) and failed:  # its command was a mistake
+                optuna.delete_study(study_name=self._study.study_name, storage=self._study._storage)
+                for path in folder.glob("trial-*"):
+                    shutil.rmtree(path)
+                self._study, held = self._opened(), None
             if held is None:
                 self._study.set_user_attr("sweep", sweep.identity)
         if held not in (None, sweep.identity):
             raise ValueError(
                 f"{folder} holds a study of another space, metric or command: choose another --out"
             )
+
+    def _opened(self) -> optuna.Study:
+        """Return the study in the folder, a new one if there is none."""
+        # The file is shared by processes, each of which waits for the others, and closed by each
+        # after every use. It is not named by the URL, in which a "?" ends the name.
+        file = self.folder / "study.db"
+        storage = optuna.storages.RDBStorage(
+            "sqlite://",
+            engine_kwargs={
+                "creator": lambda: sqlite3.connect(file, timeout=60),
+                "poolclass": NullPool,
+            },
+        )
+        held_names = optuna.get_all_study_names(storage)
+        return optuna.create_study(
+            storage=storage,
+            study_name=held_names[0] if held_names else self.sweep.name,  # a folder has one
+            sampler=self.sweep.sampler(),
+            pruner=self.sweep.pruner(),
+            direction=self.sweep.goal,
+            load_if_exists=True,
+        )
 
     @property
     def trials(self) -> list[FrozenTrial]:

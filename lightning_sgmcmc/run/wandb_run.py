@@ -5,10 +5,12 @@ from __future__ import annotations
 import netrc
 import os
 import secrets
+import shlex
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
@@ -159,7 +161,8 @@ def wandb_has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
-        entry = netrc.netrc().authenticators("api.wandb.ai")
+        server = os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+        entry = netrc.netrc().authenticators(urlsplit(server).hostname or server)
         return entry is not None and bool(entry[2])
     except (FileNotFoundError, netrc.NetrcParseError, OSError):
         return False
@@ -170,8 +173,9 @@ def _is_offline(folder: Path) -> bool:
     mode = os.environ.get("WANDB_MODE")  # Lightning itself leaves "dryrun" there
     offline = mode in ("offline", "dryrun") or (mode is None and not wandb_has_key())
     if offline:
+        why = f"WANDB_MODE={mode}" if wandb_has_key() else "no API key"
         rank_zero_info(
-            "W&B: no API key, logging offline; send the run later with "
-            f"`wandb sync {folder / 'wandb'}/offline-run-*`"
+            f"W&B: {why}, logging offline; send the run later with "
+            f"`wandb sync {shlex.quote(str(folder / 'wandb'))}/offline-run-*`"
         )
     return offline

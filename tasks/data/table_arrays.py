@@ -20,7 +20,8 @@ _EXACT = 2**53
 class ArrayTable:
     """Columns of a ``.npy`` file [rows, columns], or of a ``.npz`` file.
 
-    The latter holds ``x`` [N, D] and ``y`` [N], or columns [N] by name.
+    The latter holds ``x`` [N, D] and ``y`` [N], which rows to predict may lack, or columns [N] by
+    name.
 
     Attributes:
         path: The file.
@@ -115,9 +116,10 @@ def _columns(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[A
             raise ValueError(f"{path} needs to be [rows, columns], got {list(values.shape)}")
         return {str(i): column for i, column in enumerate(values.T)}
     shapes = {name: array.shape for name, array in arrays.items()}
-    x, y = shapes.get("x", ()), shapes.get("y", ())
-    if len(shapes) == len(x) == 2 and y == x[:1] and arrays["x"].size:
-        return {str(i): column for i, column in enumerate(arrays["x"].T)} | {"y": arrays["y"]}
+    x = shapes.get("x", ())
+    others = {name: shape for name, shape in shapes.items() if name != "x"}
+    if len(x) == 2 and others in ({}, {"y": x[:1]}) and arrays["x"].size:
+        return {str(i): column for i, column in enumerate(arrays.pop("x").T)} | arrays
     if {*map(len, shapes.values())} != {1} or len({*shapes.values()}) > 1:
         given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         raise ValueError(f"{path} needs x [N, D] and y [N], or columns [N], got {given}")

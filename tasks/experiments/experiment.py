@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_sgmcmc.callbacks import ChainDivergedError
+from lightning_sgmcmc.callbacks.report import results
 from tasks.experiments.overrides import Overrides, arguments, changed
-from tasks.experiments.tables import Column, Results, Table, markdown, ran
+from tasks.experiments.tables import DIVERGED, Column, Results, Table, markdown, ran
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,9 +68,12 @@ def need(run: Path) -> None:
 
     Raises:
         ValueError: If the run is not finished.
+        ChainDivergedError: If it diverged.
     """
     if not (run / "results.json").is_file():
         raise ValueError(f"needs the finished run {run.name}: run that cell first")
+    if DIVERGED in results.read(run / "results.json"):
+        raise ChainDivergedError(f"needs the run {run.name}, which diverged")
 
 
 Cells = Sequence[Cell | Study]

@@ -80,6 +80,9 @@ def main(root: Path, arguments: list[str] | None = None, program: str | None = N
     if options.record:
         record(kept, out, cells)
     finished = {cell.name: read(out, cell) for cell in cells}
+    for name in (name for name, content in finished.items() if content is not None):
+        if made := _made_with(out / name):
+            print(f"{name} was made with {' '.join(made)}", file=sys.stderr)
     if options.measured:
         finished = {cell.name: finished[cell.name] or read(kept, cell) for cell in cells}
         if not any(finished.values()):
@@ -167,6 +170,8 @@ def _cells(experiment: Experiment, options: argparse.Namespace, overrides: list[
     unknown = sorted(set(options.cell or []) - set(names))
     if unknown:
         errors.fail(f"unknown cell {', '.join(unknown)}: choose among {', '.join(names)}")
+    if overrides and (options.list or options.show):
+        errors.fail(f"nothing is run: --list and --show take no {' '.join(overrides)}")
     if overrides and not any(isinstance(cell, Cell) for cell in cells):
         errors.fail(f"{options.table} is not a run of a task and takes no {' '.join(overrides)}")
     return cells
@@ -218,12 +223,19 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
 
 def _refuse_other(folder: Path, overrides: list[str]) -> None:
     """End with one line if a run was begun with other overrides."""
-    path = folder / OVERRIDES
-    if path.is_file() and sorted(made := json.loads(path.read_text())) != sorted(overrides):
+    made = _made_with(folder)
+    if made is not None and sorted(made) != sorted(overrides):
         errors.fail(
             f"{folder} was made with {' '.join(made) or 'no further option'}: give the same, or "
             "another --out"
         )
+
+
+def _made_with(folder: Path) -> list[str] | None:
+    """Return the options that a run's configuration was overridden by; None of no run."""
+    path = folder / OVERRIDES
+    made: list[str] | None = json.loads(path.read_text()) if path.is_file() else None
+    return made
 
 
 def _compute(folder: Path, study: Study) -> None:
@@ -233,6 +245,8 @@ def _compute(folder: Path, study: Study) -> None:
     except KeyboardInterrupt:
         print("interrupted: the same command begins this cell again", file=sys.stderr)
         raise SystemExit(130) from None
+    except ChainDivergedError as error:  # a run that it takes from
+        content = {DIVERGED: str(error)}
     except (ValueError, FileNotFoundError) as error:
         errors.fail(f"{study.name}: {error}")
     made = {"provenance": results.provenance(torch.device("cpu"))}

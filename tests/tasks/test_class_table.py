@@ -15,7 +15,8 @@ from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.run import cli
 from tasks import predict
 from tasks.data.class_table import ClassTableData
-from tasks.data.table import read_table
+from tasks.data.table import read_features, read_table
+from tasks.home import CONFIGS
 from tasks.predict import read_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,6 +163,9 @@ def test_numpy_files_say_what_the_text_file_says(tmp_path: Path) -> None:
         if (name, target) in worded:
             assert data.class_names == ("no", "un", "yes"), name
     assert read_table(tmp_path / "columns.npz", "label").features == names
+    np.savez(tmp_path / "x.npz", x=X)  # as rows to predict come
+    like = read_table(tmp_path / "xy.npz")
+    assert np.array_equal(read_features(tmp_path / "x.npz", like.columns), like.x)
     assert read_table(text).features == names
 
 
@@ -354,3 +358,11 @@ def test_numpy_columns_that_are_no_words(
     np.savez(tmp_path / "a.npz", **columns)
     with pytest.raises(ValueError, match=message):
         read_table(tmp_path / "a.npz", "y", labels=True)
+
+
+def test_one_column_to_drop_is_a_list_too(tmp_path: Path, capsys: Any) -> None:
+    table = csv(tmp_path / "a.csv", X, np.arange(60) % 3, "a,b,c,y\n")
+    with pytest.raises(SystemExit):
+        cli.main(CONFIGS, ["--task=class_table", f"--data.file={table}", "--data.drop=a"])
+    said = "error: data.drop: expected a list such as [1, 2] or [a, b], got a\n"
+    assert capsys.readouterr().err == said

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lightning_sgmcmc import load_posterior
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.run import cli
 from tasks.data.table import read_features
 from tasks.predict import main, read_inputs
@@ -147,3 +148,18 @@ def test_a_run_without_a_table_takes_an_array(run: Path, tmp_path: Path) -> None
         main([str(other), path], "")
     with pytest.raises(ValueError, match=r"is not the run of a table: it takes inputs as a \.npy"):
         read_inputs(other, path)
+
+
+def test_a_folder_that_is_not_there_is_said_before_anything_is_predicted(
+    run: Path, tmp_path: Path, capsys: Any
+) -> None:
+    path, _ = new_rows(tmp_path / "new.csv")
+    with pytest.raises(SystemExit):
+        main([str(run), path, "--out", str(tmp_path / "typo" / "out.csv")], "")
+    assert capsys.readouterr().err.endswith("typo for --out: make it first\n")
+
+
+def test_a_run_that_diverged_predicts_nothing(tmp_path: Path) -> None:
+    results.write(tmp_path, {"provenance": {}, "diverged": "at step 3"})
+    with pytest.raises(ValueError, match="diverged: there is nothing to predict with"):
+        main([str(tmp_path), "new.csv"], "")

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.common.files import DamagedFileError
 from tasks.data.download import data_root
 from tasks.experiments import reproduce
-from tasks.experiments.experiment import Cell, Experiment, Study
+from tasks.experiments.experiment import Cell, Experiment, Study, need
 from tasks.experiments.tables import Column, Results, Row, Table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,3 +256,45 @@ def test_an_error_of_a_study_is_one_line(table: Any, tmp_path: Path, capsys: Any
         reproduce.main(tmp_path, ["toy", f"--out={tmp_path}"])
     assert stop.value.code == 2
     assert "broken: no such column" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--show", "--list"])
+def test_an_option_that_nothing_would_follow_is_refused(
+    option: str, tmp_path: Path, capsys: Any
+) -> None:
+    """A typing error above all: the table would be printed without what was asked for."""
+    with pytest.raises(SystemExit) as stop:
+        reproduce.main(ROOT, ["a9a", f"--out={tmp_path}", option, "--mesured"])
+    assert stop.value.code == 2
+    assert "--mesured" in capsys.readouterr().err
+
+
+def test_a_study_of_a_run_that_diverged_has_diverged(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "hot").mkdir()
+    results.write(tmp_path / "hot", {"provenance": {}, "diverged": "at step 3"})
+
+    def compute(folder: Path) -> dict[str, Any]:
+        need(folder.parent / "hot")
+        return {}
+
+    cells = [Study("apart", compute), *table.EXPERIMENT.cells()[:1]]
+    report = [Table(["row"], [Column("value", "value")], [Row(["it"], "apart")])]
+    table.EXPERIMENT = replace(table.EXPERIMENT, cells=lambda: cells, report=report)
+    reproduce.main(ROOT, ["toy", f"--out={tmp_path}"])
+    assert "| it | diverges |" in capsys.readouterr().out
+    assert table.calls == ["first"]
+
+
+def test_the_table_says_which_runs_were_made_with_other_options(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    cells = [Cell("quick", "", {}), Cell("whole", "", {})]
+    table.EXPERIMENT = replace(table.EXPERIMENT, cells=lambda: cells)
+    for cell, made in zip(cells, (["--trainer.max_steps=9"], []), strict=True):
+        (tmp_path / cell.name).mkdir()
+        results.write(tmp_path / cell.name, {"provenance": {}, "value": 1})
+        (tmp_path / cell.name / reproduce.OVERRIDES).write_text(json.dumps(made))
+    reproduce.main(ROOT, ["toy", f"--out={tmp_path}", "--show"])
+    assert capsys.readouterr().err == "quick was made with --trainer.max_steps=9\n"

@@ -158,6 +158,25 @@ def test_a_signal_outside_a_step_ends_at_once() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.parametrize("stops", ["when it is imported", "when it is built"])
+def test_a_signal_while_the_command_line_is_read_is_no_mistake_in_it(
+    stops: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """jsonargparse catches any ``Exception`` there and takes it for a wrong value."""
+    at_import, at_build = ("stop()", "") if "imported" in stops else ("", "stop()")
+    (tmp_path / "own.py").write_text(
+        "import signal\nfrom tests.toy import ToyData\n"
+        f"def stop():\n  signal.raise_signal(signal.SIGTERM)\n{at_import}\n"
+        f"class Data(ToyData):\n  def __init__(self):\n    {at_build}\n    super().__init__()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    with pytest.raises(SystemExit) as stopped:
+        run("--out", "part", "--data=own.Data")
+    assert stopped.value.code == 143
+    assert capsys.readouterr().err.startswith("stopped by SIGTERM")
+
+
 def test_a_step_that_takes_too_long_is_cut_off(monkeypatch: Any, capsys: Any) -> None:
     """Where the grace is over, and not where the step has ended before."""
     ended: list[int] = []

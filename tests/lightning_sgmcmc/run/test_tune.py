@@ -23,6 +23,7 @@ pytest.importorskip("optuna")
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from lightning_sgmcmc.callbacks.stop import RunStoppedError
 from lightning_sgmcmc.run import cli, sweep, tune
 from lightning_sgmcmc.run.study import Study
 from lightning_sgmcmc.run.study_figure import study_figure
@@ -439,3 +440,34 @@ def test_the_figure_of_a_study_has_every_trial(configs: Path) -> None:
     assert others[1].get_xscale() == "log"
     given = sorted(x for line in others[1].lines for x in np.asarray(line.get_xdata()).tolist())
     assert given == sorted(trial.params[names[1]] for trial in study.trials[:5])
+
+
+def test_a_study_that_came_to_nothing_gives_way_to_the_command_that_was_meant(
+    configs: Path, capsys: Any
+) -> None:
+    """A "?" in the folder's name is no part of an URL."""
+    for wrong in (["--model.thining=4"], ["--data.num_val=-1"]):
+        with pytest.raises(SystemExit):
+            tune.main(configs, ["toy", "--trials=1", "--out=a?b", *SHORT, *wrong])
+    tune.main(configs, ["toy", "--trials=1", "--out=a?b", *SHORT])
+    (only,) = trials(configs, "a?b", *SHORT)
+    assert only.state.is_finished()
+    assert Path("a?b/study.db").is_file()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        tune.main(configs, ["toy", "--trials=1", "--out=a?b", "--trainer.max_steps=241"])
+    assert "holds a study of another" in capsys.readouterr().err
+
+
+def test_a_trial_that_a_signal_stops_outside_its_run_is_left_to_the_next_command(
+    configs: Path, monkeypatch: Any
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise RunStoppedError(signal.SIGINT)
+
+    monkeypatch.setattr(cli, "main", stopped)
+    with pytest.raises(SystemExit) as stop:
+        tune.main(configs, ["toy", "--trials=1", *SHORT])
+    assert stop.value.code == 130
+    (only,) = trials(configs, "runs/tune/toy", *SHORT)
+    assert only.state == TrialState.RUNNING

@@ -16,7 +16,7 @@ import wandb
 import yaml
 from wandb.wandb_agent import Agent
 
-from lightning_sgmcmc.run import cli
+from lightning_sgmcmc.run import cli, wandb_run
 from lightning_sgmcmc.run.wandb_run import WandbRun, wandb_has_key
 from tests.test_cli import ROOT, TOY
 
@@ -206,6 +206,32 @@ def test_key_in_netrc(home: Path, content: str, has_key: bool) -> None:
     file.write_text(content)
     file.chmod(0o600)
     assert wandb_has_key() is has_key
+
+
+def test_a_key_is_that_of_the_own_server(home: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8443")
+    for host, has_key in (("api.wandb.ai", False), ("wandb.example.org", True)):
+        (home / ".netrc").write_text(f"machine {host} login user password secret\n")
+        (home / ".netrc").chmod(0o600)
+        assert wandb_has_key() is has_key
+
+
+@pytest.mark.parametrize(
+    ("key", "mode", "why"),
+    [("", None, "no API key"), ("0" * 40, "offline", "WANDB_MODE=offline")],
+)
+def test_an_offline_run_says_why_and_how_it_is_sent(
+    key: str, mode: str | None, why: str, home: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    if mode is not None:
+        monkeypatch.setenv("WANDB_MODE", mode)
+    with caplog.at_level("INFO"):
+        assert wandb_run._is_offline(Path("my runs"))
+    assert caplog.messages == [
+        f"W&B: {why}, logging offline; send the run later with "
+        "`wandb sync 'my runs/wandb'/offline-run-*`"
+    ]
 
 
 def test_wandb_is_offline_without_a_key(home: Path, caplog: Any) -> None:
