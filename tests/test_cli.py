@@ -169,10 +169,16 @@ def test_a_configuration_of_a_run_takes_another_seed(configs: Path) -> None:
 def test_an_option_has_one_name(configs: Path, capsys: Any) -> None:
     """``--seed=7`` would set --seed_everything and leave the chain's seed as it was."""
     first = run(configs, "--out", "first", "--seed_everything=5")
-    for short in ("--seed=7", "--trainer.max_step=20", "--ckpt=last"):
+    for short, meant in (
+        ("--seed=7", "--seed_everything"),
+        ("--trainer.max_step=20", "--trainer.max_steps"),
+        ("--ckpt=last", "--ckpt_path"),
+        ("--seed_evrything=7", "--seed_everything"),
+    ):
         with pytest.raises(SystemExit):
             run(configs, "--config", str(first / "config.yaml"), "--out", "other", short)
-        assert capsys.readouterr().err.endswith(f"error: unrecognized arguments: {short}\n")
+        said = f"error: unrecognized arguments: {short}; do you mean {meant}?\n"
+        assert capsys.readouterr().err.endswith(said)
 
 
 def test_seed_changes_the_chain(configs: Path) -> None:

@@ -36,7 +36,7 @@ from lightning_sgmcmc.run.config_file import read_config, write_config
 from lightning_sgmcmc.run.continued import changes
 from lightning_sgmcmc.run.errors import Guard, fail
 from lightning_sgmcmc.run.folder import RunFolder, is_first, new_name
-from lightning_sgmcmc.run.parser_errors import reason
+from lightning_sgmcmc.run.parser_errors import nearest_option, reason
 from lightning_sgmcmc.run.ranks import Ranks, check_number
 from lightning_sgmcmc.run.shared import SharedFolder
 from lightning_sgmcmc.run.until import Rounds
@@ -50,7 +50,7 @@ class _Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a nested parser, whose caller collects its complaint
             super().error(message, ex)
-        fail(reason(message, ex))
+        fail(reason(message, ex) + nearest_option(message, self._option_string_actions))
 
 
 class _TaskAction(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -60,6 +61,20 @@ def _meant(given: str, names: list[str]) -> str:
     """Return the nearest of the choices as a question, or nothing."""
     near = get_close_matches(given, names, 1)
     return f"; do you mean {near[0]}?" if near else ""
+
+
+def nearest_option(message: str, known: Iterable[str]) -> str:
+    """Return what was meant by an option that a parser does not know, as a question, or nothing.
+
+    Args:
+        message: The parser's complaint.
+        known: The options that it has.
+    """
+    unknown = re.match(r"unrecognized arguments: (--[\w.]+)", message)
+    if unknown is None:
+        return ""
+    longer = sorted(name for name in known if name.startswith(unknown[1]))
+    return f"; do you mean {longer[0]}?" if longer else _meant(unknown[1], list(known))
 
 
 def _model_options() -> list[str]:
