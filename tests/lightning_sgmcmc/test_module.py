@@ -27,6 +27,7 @@ from lightning_sgmcmc import (
     ControlVariate,
     GaussianPrior,
     Posterior,
+    PriorMetric,
     RMSProp,
     load_posterior,
 )
@@ -279,11 +280,20 @@ def test_remedies_depend_on_the_minibatch_s_share_and_the_last_step(tmp_path: Pa
     assert stream is not None
     assert stream.batch_size < stream.num_data
     share = stream.batch_size / stream.num_data
-    expected = Step(0.3, 0.05, batch_share=share, last=0.5)
+    expected = Step(0.3, 0.05, batch_share=share, last=0.5, overdamped=True)
     assert _step(module.chain, stability, 2.0) == expected
     module.chain.gradients = FullGradient()
     assert _step(module.chain, stability, 2.0) == replace(expected, batch_share=1.0)
-    assert _step(module.chain, {}, 2.0) == Step()
+    assert _step(module.chain, {}, 2.0) == Step(overdamped=True)
+
+
+def test_momentum_is_a_remedy_for_sgld_in_a_constant_metric() -> None:
+    weights = [torch.zeros(1)]
+    assert SGLD(weights, 0.1).overdamped
+    assert SGLD(weights, 0.1, prior=PRIOR, preconditioner=PriorMetric()).overdamped
+    for made in (SGLD(weights, 0.1, preconditioner=RMSProp()), PSGLD(weights, 0.1)):
+        assert not made.overdamped
+    assert not SGHMC(weights, 0.1).overdamped
 
 
 class Turned(ToyData):
