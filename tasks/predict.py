@@ -33,6 +33,7 @@ from lightning_sgmcmc.run.errors import OneLineParser, fail
 from lightning_sgmcmc.run.load import load_posterior
 from tasks.data.classes import Standardiser
 from tasks.data.table import read_features, remark_range
+from tasks.experiments.tables import DIVERGED
 
 _BLOCK = 10_000  # rows that are predicted at once
 _INTERVAL = 0.9
@@ -74,7 +75,8 @@ def _details(run: Path) -> dict[str, Any]:
         )
     content = results.read(path)
     if "task_details" not in content:
-        raise ValueError(f"{run} diverged: there is nothing to predict with")
+        what = "diverged" if DIVERGED in content else "is not the run of a task"
+        raise ValueError(f"{run} {what}: there is nothing to predict with")
     details: dict[str, Any] = content["task_details"]
     return details
 

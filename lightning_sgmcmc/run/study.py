@@ -42,14 +42,23 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._lock = FileLock(folder / ".study.lock")
         with self._lock:
-            self._study = self._opened()
+            # The file is shared by processes, each of which waits for the others, and closed by
+            # each after every use. It is not named by the URL, in which a "?" ends the name.
+            storage = optuna.storages.RDBStorage(
+                "sqlite://",
+                engine_kwargs={
+                    "creator": lambda: sqlite3.connect(folder / "study.db", timeout=60),
+                    "poolclass": NullPool,
+                },
+            )
+            self._study = self._opened(storage)
             held = self._study.user_attrs.get("sweep")
             failed = all(trial.state == TrialState.FAIL for trial in self.trials)
             if held not in (None, sweep.identity) and failed:  # its command was a mistake
-                optuna.delete_study(study_name=self._study.study_name, storage=self._study._storage)
+                optuna.delete_study(study_name=self._study.study_name, storage=storage)
                 for path in folder.glob("trial-*"):
                     shutil.rmtree(path)
-                self._study, held = self._opened(), None
+                self._study, held = self._opened(storage), None
             if held is None:
                 self._study.set_user_attr("sweep", sweep.identity)
         if held not in (None, sweep.identity):
@@ -57,18 +66,8 @@ class Study:
                 f"{folder} holds a study of another space, metric or command: choose another --out"
             )
 
-    def _opened(self) -> optuna.Study:
-        """Return the study in the folder, a new one if there is none."""
-        # The file is shared by processes, each of which waits for the others, and closed by each
-        # after every use. It is not named by the URL, in which a "?" ends the name.
-        file = self.folder / "study.db"
-        storage = optuna.storages.RDBStorage(
-            "sqlite://",
-            engine_kwargs={
-                "creator": lambda: sqlite3.connect(file, timeout=60),
-                "poolclass": NullPool,
-            },
-        )
+    def _opened(self, storage: optuna.storages.RDBStorage) -> optuna.Study:
+        """Return the study in a storage, a new one if there is none."""
         held_names = optuna.get_all_study_names(storage)
         return optuna.create_study(
             storage=storage,

@@ -121,10 +121,10 @@ class Watch(L.Callback):
         """Return an alarm that a longer run would not end."""
         assert isinstance(module, SGMCMCModule)
         found = diagnose(module.kept, module.adaptation.stability)
-        if not found["alarms"] or found["remedy"]["momentum"]:
-            return None  # a chain without momentum that is slow so far
-        if not remedy.is_anew({"diagnostics": found}):
+        if not found["alarms"] or not remedy.is_anew({"diagnostics": found}):
             return None
+        if found["remedy"]["momentum"] and found["remedy"]["lr"] >= 1:
+            return None  # slow so far, for want of momentum, and not hot
         return f"{sweep.NO_SAMPLE}: {_first(found['alarms'])}"
 
 

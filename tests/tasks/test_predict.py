@@ -163,3 +163,6 @@ def test_a_run_that_diverged_predicts_nothing(tmp_path: Path) -> None:
     results.write(tmp_path, {"provenance": {}, "diverged": "at step 3"})
     with pytest.raises(ValueError, match="diverged: there is nothing to predict with"):
         main([str(tmp_path), "new.csv"], "")
+    results.write(tmp_path, {"provenance": {}, "metrics": {}})  # a study's
+    with pytest.raises(ValueError, match="is not the run of a task: there is nothing"):
+        main([str(tmp_path), "new.csv"], "")

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from lightning_sgmcmc.callbacks.stop import RunStoppedError
+from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.run import cli, sweep, tune
 from lightning_sgmcmc.run.study import Study
 from lightning_sgmcmc.run.study_figure import study_figure
@@ -457,6 +459,17 @@ def test_a_study_that_came_to_nothing_gives_way_to_the_command_that_was_meant(
     with pytest.raises(SystemExit):
         tune.main(configs, ["toy", "--trials=1", "--out=a?b", "--trainer.max_steps=241"])
     assert "holds a study of another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("lr", "ends"), [(1.0, False), (2.0, False), (0.25, True)])
+def test_a_trial_that_is_slow_for_want_of_momentum_goes_on_unless_it_is_hot(
+    lr: float, ends: bool, monkeypatch: Any
+) -> None:
+    found = {"lr": lr, "steps": 1.0, "whole_data": False, "momentum": True}
+    verdict = {"alarms": ["not mixed"], "remedy": found}
+    monkeypatch.setattr(tune, "diagnose", lambda *_: verdict)
+    module = Mock(spec=SGMCMCModule, kept=None, adaptation=Mock())
+    assert (tune.Watch._alarm(Mock(), module) is not None) is ends
 
 
 def test_a_trial_that_a_signal_stops_outside_its_run_is_left_to_the_next_command(
