@@ -32,6 +32,7 @@ from lightning_sgmcmc import (
     SGLD,
     SGNHT,
     SMILE,
+    AveragedLBFGS,
     BlockFisher,
     DecayingRMSProp,
     DiagonalFisher,
@@ -315,7 +316,8 @@ class Chains:
         self.sampler = self._build(self.params, seed)
         for p in self.params:  # a dense metric of all rows as one chain would not fit
             p.data = p.data.repeat(rows, *[1] * (p.dim() - 1))
-        self.sampler.preconditioner.unstackable = None  # frozen, one C serves all chains
+        if isinstance(self.sampler.preconditioner, AveragedLBFGS):
+            self.sampler.preconditioner.omega = (np.inf, 1.0, 1.0)  # frozen, one C serves all
         self.sampler.stack(one_generator=True)
         target = _target(posterior, self.params, nn.Linear(posterior.dim - 1, 1, device=DEVICE))
         target.use(self.data)

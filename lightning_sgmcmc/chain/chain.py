@@ -256,13 +256,22 @@ class Chain:
         if self.stack is None:
             own = dict(self.task.named_parameters())
             return self._sampler_of([(name, own[name]) for name in self.moved])
-        weights = dict(zip(self.stack.names, self.stack.weights, strict=True))
-        named = [(name, weights[name]) for name in self.moved]
-        alone = self._sampler_of([(n, nn.Parameter(p.detach()[0])) for n, p in named])
-        if alone.unstackable is None:
+        named, reason = self._stacked(), self._unstackable()
+        if reason is None:
             return self._sampler_of(Stacked(named))
-        rank_zero_info(f"Note: the {self.num_chains} chains run in turn: {alone.unstackable}")
+        rank_zero_info(f"Note: the {self.num_chains} chains run in turn: {reason}")
         return ChainsInTurn(self._sampler_of, named)
+
+    def _stacked(self) -> list[tuple[str, Tensor]]:
+        """Return the weights that the sampler moves, [K, ...], by name."""
+        assert self.stack is not None
+        weights = dict(zip(self.stack.names, self.stack.weights, strict=True))
+        return [(name, weights[name]) for name in self.moved]
+
+    def _unstackable(self) -> str | None:
+        """Return why the chains cannot run as one computation, which may go by their size."""
+        first = [(name, nn.Parameter(p.detach()[0])) for name, p in self._stacked()]
+        return self._sampler_of(first).unstackable
 
     def _sampler_of(self, named: list[Any]) -> Sampler:
         """Return a sampler of some of the weights, with the part of the prior that is theirs."""
@@ -682,7 +691,7 @@ class Chain:
     @property
     def in_turn(self) -> bool:
         """Whether K chains are moved one after another."""
-        return self.num_chains > 1 and self._stand_in.unstackable is not None
+        return self.stack is not None and self._unstackable() is not None
 
     @property
     def own_batches(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,11 @@ from lightning_sgmcmc.common.vectors import dot, flatten, unflatten
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.base import Preconditioner
 from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
+
+#: Weights of a chain up to which ``slots="auto"`` averages all operators, as a matrix.
+DENSE = 256
+#: Operators that ``slots="auto"`` averages above.
+SLOTS = 4
 
 
 class AveragedLBFGS(Preconditioner):
@@ -23,15 +28,20 @@ class AveragedLBFGS(Preconditioner):
     S~z instead, as their Algorithm 2 prints, is momentum with a noise of the wrong covariance. So
     that drift and noise use the same matrix here, G_k is held in one of two ways:
 
-    - ``slots=K``: K operators with weights 1/K; at each step each one is replaced by the newest
+    - ``slots=None``: the recursion's matrix itself, in 64 bits, at d^2 numbers a chain, with its
+      noise by Cholesky, at d^3/3 operations a step while it adapts. Stacked chains have a matrix
+      each.
+    - ``slots=m``: m operators with weights 1/m; at each step each one is replaced by the newest
       with probability omega_k. The expected matrix is exactly the recursion's, the matrix in use
-      is exactly the one that both drift and noise see, and the cost is K products.
-    - ``slots=None``: every operator with its weight; exact, for small problems.
+      is exactly the one that both drift and noise see, and the cost is m products. The noise is
+      sum_j S_j z_j / sqrt(m) with independent z_j. With m = 1 nothing is averaged: C is the
+      operator of some random step.
+    - ``slots="auto"``: the matrix up to 256 weights, 4 operators above.
 
     With c1 infinite omega is 1: C is the newest operator, and many chains can share one
     computation, each with a C of its own.
 
-    The noise is sum_j sqrt(w_j) S_j z_j with independent z_j. y is the change of the mean
+    y is the change of the mean
     likelihood gradient on one minibatch, so C approximates the inverse Hessian of the mean loss
     (N times the paper's G) and ``lr`` is the paper's epsilon. Before the first pair C = I / |g|_1
     with the last gradient g, so that the first move is short whatever the scale of the loss.
@@ -42,8 +52,13 @@ class AveragedLBFGS(Preconditioner):
         memory: Number of pairs M, at least 1.
         r: Damping threshold in (0, 1).
         delta: Floor of gamma on the scale of the sum over the data, positive.
-        slots: Operators held, or None for all of them.
-        omega: (c1, c2, power) with power in (1/2, 1]; c1 = inf does not average.
+        slots: Operators held, None for the average of all, or ``"auto"``.
+        omega: (c1, c2, power) with power in (1/2, 1], or 0 for a constant rate, whose average does
+            not settle; c1 = inf does not average.
+
+    Attributes:
+        held: Operators held, None where it is the matrix; known once it is attached.
+        matrix: C, [d, d] or [K, d, d], None where it is operators.
 
     Raises:
         ValueError: If an argument lies outside its range.
@@ -57,7 +72,7 @@ class AveragedLBFGS(Preconditioner):
         memory: int = 2,
         r: float = 0.25,
         delta: float = 1e-3,
-        slots: int | None = 1,
+        slots: int | Literal["auto"] | None = "auto",
         omega: tuple[float, float, float] = (5.0, 10.0, 0.9),
     ) -> None:
         super().__init__()
@@ -67,22 +82,22 @@ class AveragedLBFGS(Preconditioner):
             raise ValueError(f"r must lie in (0, 1), got {r}")
         if not delta > 0:
             raise ValueError(f"delta must be positive, got {delta}")
-        if slots is not None and slots < 1:
-            raise ValueError(f"slots must be None or at least 1, got {slots}")
-        if not (omega[0] > 0 and omega[1] > 0 and 0.5 < omega[2] <= 1):
+        if not (slots is None or slots == "auto" or (isinstance(slots, int) and slots >= 1)):
+            raise ValueError(f"slots must be auto, None or at least 1, got {slots!r}")
+        if not (omega[0] > 0 and omega[1] > 0 and (0.5 < omega[2] <= 1 or omega[2] == 0)):
             raise ValueError(
-                f"omega must be (c1 > 0, c2 > 0, power in (1/2, 1]), got {tuple(omega)}"
+                f"omega must be (c1 > 0, c2 > 0, power in (1/2, 1] or 0), got {tuple(omega)}"
             )
         self.memory, self.r, self.delta, self.slots = memory, r, delta, slots
         self.omega = (float(omega[0]), float(omega[1]), float(omega[2]))
-        if self.omega[0] != math.inf:
-            self.unstackable = "each chain replaces its L-BFGS operators at moments of its own"
+        self.held: int | None = None
+        self.matrix: Tensor | None = None
+        self._root = torch.ones(1, 1)
         self._like: list[Tensor] = []
         self._recent: list[tuple[Tensor, Tensor]] = []
         self._gamma = torch.ones(1)
         self._count = 0
         self._operators: list[LBFGSOperator] = []
-        self._weights: list[float] = []
         # Vectors [d] or [K, d] used over and over: fresh memory of their size is slow to come by.
         self._work: list[Tensor] = []
         self._spare: tuple[Tensor, Tensor] | None = None
@@ -93,6 +108,10 @@ class AveragedLBFGS(Preconditioner):
         self._recent, self._count = [], 0
         self._like = list(params)
         self._work, self._spare = [], None
+        self.held = self.slots if self.slots != "auto" else self._affordable()
+        alike = self.held is None or self.omega[0] == math.inf
+        reason = "each chain replaces its L-BFGS operators at moments of its own"
+        self.unstackable = None if alike else reason
         self._start(torch.ones(1, dtype=params[0].dtype, device=params[0].device))
 
     @property
@@ -107,11 +126,24 @@ class AveragedLBFGS(Preconditioner):
             norm = torch.stack(sizes).sum(0).unsqueeze(-1)
             self._start(torch.where(norm > 0, norm, self._gamma))
 
+    def _affordable(self) -> int | None:
+        """Return what ``slots="auto"`` stands for."""
+        count = sum(p.shape[self.chain_dims :].numel() for p in self._like)
+        return None if count <= DENSE else SLOTS
+
     def _start(self, gamma: Tensor) -> None:
+        """Make C the identity over gamma."""
         self._gamma = gamma
         identity = LBFGSOperator([], [], gamma, self.r)
-        self._operators = [identity] * (self.slots or 1)
-        self._weights = [1 / len(self._operators)] * len(self._operators)
+        self._operators = [identity] * (self.held or 0)
+        self.matrix = None
+        if self.held is None:
+            vector = flatten([p.detach() for p in self._like], self.chain_dims)
+            self._hold(torch.diag_embed((1 / gamma.double()).expand(vector.shape)))
+
+    def _hold(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+        self._root = torch.linalg.cholesky(matrix)
 
     def rate(self) -> float:
         """Return omega of the newest operator, in (0, 1]."""
@@ -154,24 +186,34 @@ class AveragedLBFGS(Preconditioner):
         self._gamma = torch.where(sy > 0, gamma, self._gamma)
         rate = self.rate()
         self._count += 1
-        if self.slots is None:
-            self._weights = [w * (1 - rate) for w in self._weights] + [rate]
-            self._operators.append(self.newest())
-        else:
-            chosen = [i for i in range(self.slots) if rate == 1 or float(noise.uniform()) < rate]
-            if not chosen:
-                return
-            left = [op for i, op in enumerate(self._operators) if i not in chosen]
-            replaced = self._operators[chosen[0]]
-            newest = self.newest(None if replaced in left else replaced.rows)
-            for i in chosen:
-                self._operators[i] = newest
+        if self.held is None:
+            assert self.matrix is not None
+            self._hold(torch.lerp(self.matrix, self._dense_newest(), rate))
+            return
+        chosen = [i for i in range(self.held) if rate == 1 or float(noise.uniform()) < rate]
+        if not chosen:
+            return
+        left = [op for i, op in enumerate(self._operators) if i not in chosen]
+        replaced = self._operators[chosen[0]]
+        newest = self.newest(None if replaced in left else replaced.rows)
+        for i in chosen:
+            self._operators[i] = newest
+
+    def _dense_newest(self) -> Tensor:
+        """Return the operator of the pairs in memory as a matrix, in 64 bits."""
+        pairs = [[v.double().unsqueeze(-2) for v in pair] for pair in self._recent]
+        steps, changes = zip(*pairs, strict=True)
+        newest = LBFGSOperator(steps, changes, self._gamma.double().unsqueeze(-1), self.r)
+        return newest.apply(torch.diag_embed(torch.ones_like(steps[0].squeeze(-2))))
 
     def apply_(self, vectors: list[Tensor]) -> list[Tensor]:
         """Multiply by C, in place."""
         vector, result, _ = self.buffers()
         flatten(vectors, self.chain_dims, vector)
-        for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
+        if self.matrix is not None:
+            torch._foreach_copy_(vectors, self._times(self.matrix, vector))
+            return vectors
+        for i, (weight, operator) in enumerate(self.weighted_operators()):
             product = operator.apply(vector, None if i else result)
             if weight != 1:
                 product.mul_(weight)
@@ -181,9 +223,12 @@ class AveragedLBFGS(Preconditioner):
         return vectors
 
     def noise(self, stream: NoiseStream) -> list[Tensor]:
-        """Draw sum_j sqrt(w_j) S_j z_j."""
+        """Draw from N(0, C)."""
         vector, _, result = self.buffers()
-        for i, (weight, operator) in enumerate(zip(self._weights, self._operators, strict=True)):
+        if self.matrix is not None:
+            z = flatten(stream.increments(), self.chain_dims, vector)
+            return self._times(self._root, z)
+        for i, (weight, operator) in enumerate(self.weighted_operators()):
             z = flatten(stream.increments(), self.chain_dims, vector)
             eta = operator.root(z, None if i else result)
             if weight != 1:
@@ -192,9 +237,14 @@ class AveragedLBFGS(Preconditioner):
                 result.add_(eta)
         return unflatten(result, self._like, self.chain_dims)
 
+    def _times(self, matrix: Tensor, vector: Tensor) -> list[Tensor]:
+        """Return a matrix times a vector over all weights, shaped like the parameters."""
+        product = (matrix @ vector.to(matrix.dtype).unsqueeze(-1)).squeeze(-1)
+        return unflatten(product.to(vector.dtype), self._like, self.chain_dims)
+
     def weighted_operators(self) -> list[tuple[float, LBFGSOperator]]:
-        """Return the operators that C is the average of, with their weights."""
-        return list(zip(self._weights, self._operators, strict=True))
+        """Return the operators that C is the average of, with their weights; none of a matrix."""
+        return [(1 / len(self._operators), operator) for operator in self._operators]
 
     def buffers(self) -> list[Tensor]:
         """Return three vectors: an argument, a product, and noise that outlives both."""
@@ -204,12 +254,12 @@ class AveragedLBFGS(Preconditioner):
         return self._work
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the pairs, the operators and their weights."""
+        """Return the pairs, and the matrix or the operators."""
         return super().state_dict() | {
             "count": self._count,
             "gamma": self._gamma,
             "recent": self._recent,
-            "weights": self._weights,
+            "matrix": self.matrix,
             "operators": [
                 {"steps": op.steps, "changes": op.changes, "gamma": op.gamma}
                 for op in self._operators
@@ -217,7 +267,7 @@ class AveragedLBFGS(Preconditioner):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the pairs, the operators and their weights."""
+        """Restore the pairs, and the matrix or the operators."""
         super().load_state_dict(state)
         device = self._like[0].device
 
@@ -226,8 +276,9 @@ class AveragedLBFGS(Preconditioner):
 
         self._count, self._gamma = state["count"], state["gamma"].to(device)
         self._recent = [(s.to(device).clone(), y.to(device).clone()) for s, y in state["recent"]]
-        self._weights = list(state["weights"])
         self._operators = [
             LBFGSOperator(here(op["steps"]), here(op["changes"]), op["gamma"].to(device), self.r)
             for op in state["operators"]
         ]
+        if self.held is None:
+            self._hold(state["matrix"].to(device, torch.float64))

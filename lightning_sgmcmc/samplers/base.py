@@ -133,9 +133,9 @@ class Sampler(torch.optim.Optimizer):
             lengths = {tuple(p.shape[:1]) for p in self.params}
             if len(lengths) != 1 or () in lengths:
                 raise ValueError("stacked chains lie along the first axis of every parameter")
-            if self.unstackable:
-                raise ValueError(f"{self.name} cannot run stacked chains: {self.unstackable}")
         self.preconditioner.attach(self.params, self.chain_dims)
+        if self.chain_dims and self.unstackable:
+            raise ValueError(f"{self.name} cannot run stacked chains: {self.unstackable}")
         self.prior.attach(self.params, self.chain_dims, self.names)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

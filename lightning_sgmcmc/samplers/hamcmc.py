@@ -67,7 +67,7 @@ class HAMCMC(SGLD):
         super().__init__(
             params,
             lr,
-            preconditioner=AveragedLBFGS(memory - 1, r, delta, omega=(math.inf, 1.0, 1.0)),
+            preconditioner=AveragedLBFGS(memory - 1, r, delta, slots=1, omega=(math.inf, 1.0, 1.0)),
             **common,
         )
         self.memory = int(memory)

@@ -39,7 +39,8 @@ class HASGLD(SGLD):
         memory: Number of L-BFGS pairs M.
         r: Damping threshold.
         delta: Floor of the initial Hessian scale, on the scale of the sum over the data.
-        slots: Operators averaged in C, None for all (small problems).
+        slots: Operators averaged in C; None for all of them, as a matrix; ``"auto"`` for all up to
+            256 weights, and 4 above.
         omega: (c1, c2, power) of the averaging rate c1 (k + c2)^-power.
         prior_in_pairs: Take y as the change of grad U / N, prior included, as the paper does, so
             that C approximates the inverse of U's Hessian / N. Otherwise y is the change of the
@@ -58,7 +59,7 @@ class HASGLD(SGLD):
         memory: int = 2,
         r: float = 0.25,
         delta: float = 1e-3,
-        slots: int | None = 1,
+        slots: int | Literal["auto"] | None = "auto",
         omega: tuple[float, float, float] = (5.0, 10.0, 0.9),
         prior_in_pairs: bool = False,
         paper_mode: bool = False,

@@ -89,7 +89,8 @@ def _langevin_quasi_diagonal(sampler: Any, grads: list[Tensor]) -> None:
 
 def _has_pairs(sampler: Any, grads: list[Tensor]) -> bool:
     operators = sampler.preconditioner.weighted_operators()
-    return all(op.rows is not None for _, op in operators) and _serves(sampler, grads)
+    have_pairs = bool(operators) and all(op.rows is not None for _, op in operators)
+    return have_pairs and _serves(sampler, grads)
 
 
 @faster_move(NAME, "SGLD", AveragedLBFGS, ("apply_", "noise"), _has_pairs, rank=1)

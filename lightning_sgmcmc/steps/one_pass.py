@@ -58,7 +58,11 @@ def _quasi_diagonal(sampler: Any, grads: list[Tensor]) -> None:
     torch._foreach_add_(sampler.params, metric.onto_biases_(z), alpha=size)
 
 
-@faster_move(NAME, "SGLD", AveragedLBFGS, ("apply_", "noise"), whole)
+def _of_operators(sampler: Any, grads: list[Tensor]) -> bool:
+    return sampler.preconditioner.matrix is None and whole(sampler, grads)
+
+
+@faster_move(NAME, "SGLD", AveragedLBFGS, ("apply_", "noise"), _of_operators)
 def _lbfgs(sampler: Any, grads: list[Tensor]) -> None:
     """Theta += sum_j (sqrt(w_j) size S_j z_j - w_j lr G_j gradient)."""
     metric, lr, size, chain_dims = (

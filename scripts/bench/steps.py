@@ -173,8 +173,8 @@ def samplers(device: torch.device) -> dict[str, Step]:
         "HAMCMC, adapting": step_of(lambda p: HAMCMC(p, LR, memory=3, **ours), device),
         "HAMCMC, frozen": step_of(lambda p: HAMCMC(p, LR, memory=3, **ours), device, 5),
         "HMC, a leapfrog step": step_of(lambda p: HMC(p, 1e-9, leapfrog_steps=1, **ours), device),
-        "HASGLD, adapting": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device),
-        "HASGLD, frozen": step_of(lambda p: HASGLD(p, LR, memory=2, **ours), device, 5),
+        "HASGLD, adapting": step_of(lambda p: HASGLD(p, LR, memory=2, slots=1, **ours), device),
+        "HASGLD, frozen": step_of(lambda p: HASGLD(p, LR, memory=2, slots=1, **ours), device, 5),
     }
 
 

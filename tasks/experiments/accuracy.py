@@ -14,8 +14,8 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
     """Return the table of the record of ``scripts/bench/accuracy.py``.
 
     Args:
-        record: By posterior, sampler and kind of gradients: ``auto``, ``plain`` or, where they were
-            run, ``independent``.
+        record: By posterior, sampler and kind of gradients: ``auto`` and, where they were run,
+            ``plain`` and ``independent``.
     """
     head = (
         "posterior",
@@ -33,10 +33,11 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
     rows = []
     for posterior, samplers in record.items():
         for sampler, kinds in samplers.items():
-            auto, plain = kinds["auto"], kinds["plain"]
+            auto, plain, independent = (kinds.get(k) for k in ("auto", "plain", "independent"))
+            assert auto is not None
             cost = _cost(auto)
             ratios = []
-            for other in (plain, kinds.get("independent")):
+            for other in (plain, independent):
                 found = _cost(other) if other else ""
                 ratio = f"{other['cost'] / auto['cost']:.1f}" if other and cost and found else ""
                 ratios += [found, ratio]
@@ -45,8 +46,8 @@ def table(record: dict[str, dict[str, dict[str, dict[str, Any]]]]) -> str:
                 f"`{sampler}`",
                 auto["gradients"],
                 f"{auto['deviation']:.3f}",
-                f"{plain['deviation']:.3f}",
-                f"{len(auto['alarms'])}, {len(plain['alarms'])}",
+                f"{plain['deviation']:.3f}" if plain else "",
+                ", ".join(str(len(found["alarms"])) for found in (auto, plain) if found),
                 cost,
                 *ratios,
             )

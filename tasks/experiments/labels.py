@@ -79,8 +79,14 @@ def of_sampler(sampler: Sampler, freeze: bool = True) -> str:
 
 
 def _signed(arguments: Mapping[str, Any]) -> str:
-    known = {k: arguments[k] for k in _SIGNS if arguments.get(k) is not None}
-    return ", ".join(f"{_SIGNS[k]} = {value:g}" for k, value in known.items())
+    stated = {k: arguments[k] for k in _SIGNS if k in arguments}
+    known = {k: v for k, v in stated.items() if v is not None or k == "slots"}
+    return ", ".join(f"{_SIGNS[k]} = {_number(v)}" for k, v in known.items())
+
+
+def _number(value: float | str | None) -> str:
+    """Return a value as rows state it; of slots, None is all."""
+    return "all" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
 def _name(value: Component) -> str:

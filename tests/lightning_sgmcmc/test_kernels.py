@@ -69,7 +69,7 @@ COMPILED: dict[str, Build] = FISHER | {
     "SGHMC-RMSProp": lambda p, **kw: SGHMC(
         p, 1e-3, momentum=0.9, preconditioner=RMSProp(eps=1e-3, floor=0.5), **kw
     ),
-    "HASGLD": lambda p, **kw: HASGLD(p, 1e-2, **kw),
+    "HASGLD": lambda p, **kw: HASGLD(p, 1e-2, slots=1, **kw),
     "HASGLD-slots": lambda p, **kw: HASGLD(p, 1e-2, slots=3, memory=3, **kw),
 }
 

@@ -75,10 +75,15 @@ def rmsprop(
     return {"name": "RMSProp", "start_at_gradient": start} | found
 
 
-def lbfgs(memory: int, r: float = 0.25, omega: tuple[float, ...] = (5.0, 10.0, 0.9)) -> Any:
-    """Return HASGLD-SA's metric with one slot: the newest operator of some random step."""
+def lbfgs(
+    memory: int,
+    r: float = 0.25,
+    omega: tuple[float, ...] = (5.0, 10.0, 0.9),
+    slots: int | None = 1,
+) -> Any:
+    """Return HASGLD-SA's metric, by default with one slot: the operator of some random step."""
     return {
-        "name": "AveragedLBFGS", "memory": memory, "r": r, "delta": 1e-3, "slots": 1,
+        "name": "AveragedLBFGS", "memory": memory, "r": r, "delta": 1e-3, "slots": slots,
         "omega": omega,
     }  # fmt: skip
 
@@ -820,13 +825,6 @@ _M = "M, r, delta and omega are not given in section 5; r and delta are SdLBFGS'
 _SLOTS = _M + "; the paper averages, one slot is the operator of a random step"
 
 
-def _dense(memory: int) -> dict[str, Any]:
-    return {
-        "name": "DenseLBFGS", "memory": memory, "r": 0.25, "delta": 1e-3,
-        "omega": (5.0, 10.0, 0.9),
-    }  # fmt: skip
-
-
 HASGLD_GAUSSIAN = [
     Row(
         "*",
@@ -863,9 +861,18 @@ HASGLD_GAUSSIAN = [
         {"metric": _SLOTS, "freeze": "the paper's G adapts to the end"},
     ),
     Row(
+        "hasgld_four-*",
+        "section 3 without the normalisation: the mean of four operators, ours above 256 weights",
+        {"metric": lbfgs(2, slots=4)},
+        {"metric": _M, "freeze": "the paper's G adapts to the end"},
+    ),
+    Row(
         "hasgld_averaged-*",
         "section 3 without the normalisation: the average of all operators, as a matrix; frozen",
-        {"sampler": "SGLD", "metric": _dense(2), "freeze": True, "chains": 20},
+        {
+            "sampler": "HASGLD", "options": _VALID, "metric": lbfgs(2, slots=None), "freeze": True,
+            "chains": 20,
+        },
         {"metric": _M, "freeze": "the paper's G adapts to the end"},
     ),
     Row(
@@ -916,11 +923,11 @@ SPIKE_SLAB = [
         "section 5.2, averaged exactly as a matrix; adapting steps take two gradients",
         {
             "lr": 0.3, "freeze": Each((False, "before")), "steps": Each((2_000, 8_000)),
-            "metric": _dense(1),
+            "sampler": "HASGLD", "options": _VALID, "metric": lbfgs(1, slots=None),
         },
         {"lr": ".1 of a normalised step", "freeze": "the paper's G adapts", "metric": _M},
     ),
-    Row("hasgld2", "M = 2", {"metric": _dense(2)}, {"metric": _M}),
+    Row("hasgld2", "M = 2", {"metric": lbfgs(2, slots=None)}, {"metric": _M}),
     Row(
         "printed",
         "section 5.2, Algorithm 2 as printed: step .1; tau is not given",
@@ -1267,7 +1274,7 @@ _OURS = "the paper states a theorem and measures nothing"
 def _newest(
     memory: int, omega: tuple[float, float, float] = (1.0, 1.0, 0.0), r: float = 0.25
 ) -> Any:
-    return {"name": "DenseLBFGS", "memory": memory, "r": r, "delta": 1e-3, "omega": omega}
+    return lbfgs(memory, r, omega, slots=None)
 
 
 THEORY = [
@@ -1310,9 +1317,9 @@ THEORY = [
         f"rate-{power:g}",
         "HASGLD-SA, Theorem 1: omega_k = c1 (k + c2)^-power; two sets of 200 chains",
         _EXACT | {
-            "sampler": "SGLD", "metric": _newest(2, (5.0, 10.0, power)), "freeze": False,
-            "lr": 0.1, "batch": 20, "law": "independent", "burn_in": 0, "steps": 2**11,
-            "chains": 400,
+            "sampler": "HASGLD", "options": _VALID, "metric": _newest(2, (5.0, 10.0, power)),
+            "freeze": False, "lr": 0.1, "batch": 20, "law": "independent", "burn_in": 0,
+            "steps": 2**11, "chains": 400,
         },
         {"lr": _OURS, "batch": _OURS},
     ) for power in (0.6, 0.75, 0.9)),
@@ -1320,8 +1327,8 @@ THEORY = [
         "bias-*",
         "HASGLD-SA, Theorem 2: the bias over n, M, omega and epsilon",
         _EXACT | {
-            "sampler": "SGLD", "metric": _newest(2), "freeze": False, "lr": 0.1, "batch": 200,
-            "law": "full", "burn_in": 300, "steps": 2_000, "chains": 200,
+            "sampler": "HASGLD", "options": _VALID, "metric": _newest(2), "freeze": False,
+            "lr": 0.1, "batch": 200, "law": "full", "burn_in": 300, "steps": 2_000, "chains": 200,
         },
         {"lr": _OURS, "batch": _OURS},
     ),
@@ -1336,8 +1343,8 @@ THEORY = [
     *(Row(
         f"eigenvalues-{m}-{r:g}", "HASGLD-SA, Lemma 2",
         _EXACT | {
-            "sampler": "SGLD", "metric": _newest(m, r=r), "freeze": False, "lr": 0.1,
-            "batch": 200, "law": "full", "burn_in": 0, "steps": 300, "chains": 20,
+            "sampler": "HASGLD", "options": _VALID, "metric": _newest(m, r=r), "freeze": False,
+            "lr": 0.1, "batch": 200, "law": "full", "burn_in": 0, "steps": 300, "chains": 20,
         },
         {"lr": _OURS},
     ) for m in (1, 2, 5) for r in (0.25, 0.001)),

@@ -26,7 +26,6 @@ from lightning_sgmcmc.run.cli import ChainCLI
 from tasks.experiments import gaussians, logistic, loop
 from tasks.experiments.experiment import Cell, Study
 from tasks.experiments.hasgld import spike_slab, spike_slab_chains
-from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.psgld import a9a, australian
 from tasks.experiments.sgfs import drbm_chains, kdd99_posterior, mnist79, step_sizes
 from tasks.experiments.theory import averages, hessian, pairs, regression, scores
@@ -141,8 +140,6 @@ def _call(stated: Any) -> str | None:
 def _of_sampler(sampler: Sampler) -> Resolved:
     metric = sampler.preconditioner
     of_metric = {"name": type(metric).__name__} | arguments_of(metric)
-    if isinstance(metric, DenseLBFGS):
-        of_metric["omega"] = metric.averaging
     options = {k: v for k, v in arguments_of(sampler).items() if k not in (*APART, *of_metric)}
     inner = getattr(sampler, "optimizer", None)
     if isinstance(inner, torch.optim.Optimizer):

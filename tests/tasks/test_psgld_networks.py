@@ -205,6 +205,7 @@ def made_up(errors: list[float], steps: int = 60_000, **more: Any) -> dict[str, 
         "wall_seconds": 90.0,
         "provenance": {"device": "abacus"},
         "diagnostics": {},
+        "sampler": {},
     } | more
 
 
@@ -232,6 +233,10 @@ def test_numbers_stand_where_they_belong() -> None:
     results["400-dropout-seed2"] = made_up([6.0])  # 9.0 of the ensemble
     results["reduced-distilled-seed0"] = made_up([8.0])  # a teacher
     results["1200-deep-ensemble"] = made_up([1.0, 2.0])
+    masked = made_up([3.0, 5.0])
+    del masked["sampler"]  # of networks of runs of their own, which nothing averages
+    results["400-mc-dropout"] = masked
+    results["1200-distilled"] = masked
     results["800-psgld-100"] = {"diverged": "chain 0 diverged"}
     diagnostics = {"configurational_temperature": {"value": 1.2345}}
     results["reduced-psgld-1"] = made_up(
@@ -245,7 +250,8 @@ def test_numbers_stand_where_they_belong() -> None:
     assert row(head, "pSGLD, sigma^2 = 100, posterior (T = 1)")[1:] == ["-", "diverges", "-", "-"]
     assert row(head, "SGD, dropout")[1:2] == ["6.50 +- 3.54 (2)"]
     assert row(head, "deep ensemble of 5 (Adam)")[3] == "9.00"
-    assert row(head, "distilled pSGLD, sigma^2 = 1, published code")[1:] == ["-"] * 4
+    distilled = row(head, "distilled pSGLD, sigma^2 = 1, published code")
+    assert distilled[1:] == ["-", "-", "4.00 +- 1.41 (2)", "-"]
     minutes = [90 / 60 / 2 * 5 * weights / 478_410 for weights in (478_410, 1_276_810, 2_395_210)]
     costs = [f"- ({cost:.0f} min)" for cost in minutes]
     assert row(head, "pSGLD, sigma^2 = 1, posterior (T = 1)")[1:4] == costs
@@ -263,6 +269,9 @@ def test_numbers_stand_where_they_belong() -> None:
     dropout = row(tail, "400-400 | SGD, dropout")
     assert (dropout[5], dropout[8]) == ("2", "0.7500 +- 0.3536 (2)")
     assert dropout[10:12] == ["", "3.0"]  # of runs of their own there is no mean prediction
+    assert row(tail, "400-400 | SGD, MC dropout, 100 masks")[10] == ""
+    student = row(tail, "1200-1200 | distilled pSGLD, sigma^2 = 1, published code")
+    assert student[2].startswith("student by Adam, lr 0.0001, of SGLD, RMSProp metric, adapting,")
     assert row(tail, "1200-1200 | deep ensemble of 5 (Adam)")[5] == "1 of 2 networks"
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_sgmcmc import HAMCMC, HASGLD
 from tasks.experiments import reproduce
 from tasks.experiments.gaussians import matrices
 from tasks.experiments.theory import averages, hessian, pairs, scores
@@ -98,8 +97,8 @@ def test_bias_of_a_constant_metric() -> None:
 @pytest.mark.parametrize("memory", [3, 5])
 def test_states_that_a_metric_is_made_of(memory: int) -> None:
     """M + 1 consecutive states in HASGLD, 2M - 2 in HAMCMC, as the paper says."""
-    assert pairs.states_of_metric(HASGLD, memory)["states"] == memory + 1
-    assert pairs.states_of_metric(HAMCMC, memory)["states"] == 2 * memory - 2
+    assert pairs.states_of_metric(pairs.SAMPLERS["HASGLD"], memory)["states"] == memory + 1
+    assert pairs.states_of_metric(pairs.SAMPLERS["HAMCMC"], memory)["states"] == 2 * memory - 2
 
 
 def test_scores_vary_about_the_information(monkeypatch: pytest.MonkeyPatch) -> None:

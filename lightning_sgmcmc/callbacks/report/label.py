@@ -94,7 +94,7 @@ def _label(described: dict[str, Any], metric: Preconditioner, constant: bool) ->
     }
     state = described["metric"]["state"]
     if isinstance(metric, AveragedLBFGS):
-        state = f"M={metric.memory}, slots={metric.slots}, {state}"
+        state = f"M={metric.memory}, slots={metric.held or 'all'}, {state}"
     step = described["step"]
     how = ["auto"] * step["auto"] + [step["schedule"]] * (not constant)
     parts = [

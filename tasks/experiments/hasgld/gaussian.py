@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
-from lightning_sgmcmc import HAMCMC, HASGLD, SGLD, Sampler
+from lightning_sgmcmc import HAMCMC, HASGLD, SGLD
 from lightning_sgmcmc.callbacks.report.figures import new_figure
 from tasks.experiments import gaussians
 from tasks.experiments.drawing import legend_below
 from tasks.experiments.experiment import Experiment, Study
 from tasks.experiments.gaussians import Method
-from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.loop import Array
 from tasks.experiments.tables import Results, Table
 
@@ -41,20 +39,16 @@ def target(reading: str) -> Array:
     return np.array([[variance, -0.95 * variance**0.5], [-0.95 * variance**0.5, 1.0]])
 
 
-def _averaged(params: list[Tensor], h: float) -> Sampler:
-    """Build HASGLD with the exact average of all operators, which is affordable here."""
-    return SGLD(params, h, preconditioner=DenseLBFGS(memory=2))
-
-
-_newest = partial(Method, closed=gaussians.frozen, chains=2, stacked=False)
+_operators = partial(Method, closed=gaussians.frozen, chains=2, stacked=False)
 METHODS = {
     "sgld": Method(SGLD, gaussians.frozen, constant=True),
     "hasgld_printed": Method(
         partial(HASGLD, memory=2, slots=1, paper_mode=True), chains=1, stacked=False
     ),
-    "hasgld": _newest(partial(HASGLD, memory=2, slots=1)),
-    "hasgld_averaged": Method(_averaged, gaussians.frozen),
-    "hasgld_r001": _newest(partial(HASGLD, memory=5, r=1e-3, slots=1)),
+    "hasgld": _operators(partial(HASGLD, memory=2, slots=1)),
+    "hasgld_four": _operators(partial(HASGLD, memory=2, slots=4)),
+    "hasgld_averaged": Method(partial(HASGLD, memory=2, slots=None), gaussians.frozen),
+    "hasgld_r001": _operators(partial(HASGLD, memory=5, r=1e-3, slots=1)),
     "hamcmc": Method(partial(HAMCMC, memory=3), chains=50, freeze=False, pool=5),
     "sghmc": replace(gaussians.UNDERDAMPED, constant=True),
 }

@@ -24,7 +24,6 @@ from torch import Tensor, zeros
 
 from lightning_sgmcmc import HASGLD, SGLD, Sampler, SpikeAndSlabPrior
 from tasks.experiments.experiment import Experiment, Study
-from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.hasgld.spike_slab_chains import Chains, Data, run, together
 from tasks.experiments.hasgld.spike_slab_report import SHEET, draw, scores, table
 from tasks.experiments.labels import of_sampler
@@ -60,7 +59,7 @@ def _sgld(params: list[Tensor], lr: float, T: float = 1.0) -> Sampler:
 
 
 def _hasgld(memory: int, params: list[Tensor], lr: float) -> Sampler:
-    return SGLD(params, lr, prior=SpikeAndSlabPrior(), preconditioner=DenseLBFGS(memory))
+    return HASGLD(params, lr, memory=memory, slots=None, prior=SpikeAndSlabPrior())
 
 
 def _printed(params: list[Tensor], T: float) -> Sampler:

@@ -35,7 +35,8 @@ def _values(runs: Sequence[Result], metric: str, method: Method) -> list[float]:
 def _entry(runs: Sequence[Result], method: Method, built: str) -> Result:
     """Return what the table says of finished runs, beside what the first of them is."""
     first, count = runs[0], sum(run["num_chains"] for run in runs)
-    alone = method.together or len(runs) > 1 or first["num_chains"] == 1
+    apart = len(runs) > 1 or "sampler" not in first  # of networks of runs of their own
+    alone = method.together or apart or first["num_chains"] == 1
     all_chains = first["metrics"]["ensemble"]
     return first | {
         "built": built,
@@ -102,6 +103,8 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
         for key, method in networks.methods.items():
             if found := _finished(results, name, key):
                 built = label(networks.cell(name, key).overrides) if method.recipe else ""
+                if key == "distilled":
+                    built = f"student by Adam, lr 0.0001, of {built}"
                 record = _entry(found, method, built)
                 entries.append(Row([column.title, method.label], record=record))
     if entries:

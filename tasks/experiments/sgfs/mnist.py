@@ -2,9 +2,9 @@
 
 940 weights are few enough for SGFS-f. Minibatches of 2,000, alpha = 2, lambda = .001, and
 epsilon_t = 1 / (1000 + t) for SGD and SGLD, where epsilon acts on the sum over N examples as in the
-paper's eq. 1: lr = epsilon N / 2, 30 at first. The projection, the number of iterations of the
-figure and its numbers are not given. The same SGD and SGLD with the first lr divided by 30 stand
-beside.
+paper's eq. 1: lr = epsilon N / 2, 30 at first. The projection and the figure's numbers are not
+given. The paper's epsilon ends at 1e-7, after 1e7 iterations; here it ends after 10,000. The same
+SGD and SGLD with the first lr divided by 30 stand beside.
 
 The paper's SGFS adapts its Fisher matrix until the end. It also runs here with the matrix frozen
 where burn-in ends.

@@ -1,7 +1,7 @@
 """HASGLD-SA's theorems on a linear regression: Wang, Deng, Lin 2020, sections 3.1 and 4.
 
-The chain is SGLD with ``DenseLBFGS``, the exact recursion (13). On the scale of the mean loss its
-Hessian is H = X'X / N, and C stands for N times the paper's G.
+The chain is HASGLD with the average of all operators, as a matrix. On the scale of the mean loss
+its Hessian is H = X'X / N, and C stands for N times the paper's G.
 
 - Theorem 1: E|G_k - G*|^2 = O(omega_k + sup E|delta(M, n, eps)|), delta being what minibatches and
   a limited memory change.
@@ -15,16 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import SGLD, Sampler
+from lightning_sgmcmc import HASGLD
 from lightning_sgmcmc.chain import Sampling
 from tasks.experiments.experiment import Study
-from tasks.experiments.hasgld.dense_lbfgs import DenseLBFGS
 from tasks.experiments.loop import Array, walk
 from tasks.experiments.theory.fits import fitted, mean_and_error
 from tasks.experiments.theory.regression import Regressions, draws, posterior
@@ -60,27 +59,41 @@ class Setting:
     omega: Rate = (5.0, 10.0, 0.9)
     lr: float = 0.1
 
-    def start(self, chains: int, seed: int = 0) -> tuple[Sampler, DenseLBFGS, Regressions]:
-        """Return stacked chains that begin in the posterior, their metric and their problem."""
+    def start(self, chains: int, seed: int = 0) -> tuple[HASGLD, Regressions]:
+        """Return stacked chains that begin in the posterior, and their problem."""
         x, y = data()
         first = draws(np.random.default_rng(seed), *posterior(x, y), chains)[:, None]
         theta = torch.from_numpy(first).requires_grad_()
-        metric = DenseLBFGS(self.memory, omega=self.omega)
-        sampler = SGLD([theta], self.lr, preconditioner=metric, num_data=EXAMPLES, seed=seed)
+        sampler = HASGLD(
+            [theta],
+            self.lr,
+            memory=self.memory,
+            slots=None,
+            omega=self.omega,
+            num_data=EXAMPLES,
+            seed=seed,
+        )
         sampler.stack(one_generator=True)
         sampling: Sampling = "full" if self.batch == EXAMPLES else "independent"
         problem = Regressions(theta, x, y, self.batch, sampling, seed)
-        return sampler, cast("DenseLBFGS", sampler.preconditioner), problem
+        return sampler, problem
+
+
+def matrix_of(sampler: HASGLD) -> Tensor:
+    """Return C of each chain, [K, D, D]."""
+    matrix = sampler.preconditioner.matrix
+    assert matrix is not None
+    return matrix
 
 
 def convergence(setting: Setting, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> Array:
     """Return C_k of each chain at some steps, [lengths, K, D, D]."""
-    sampler, metric, problem = setting.start(CHAINS, seed)
+    sampler, problem = setting.start(CHAINS, seed)
     found: list[Array] = []
 
     def each(step: int, theta: Tensor) -> None:
         if step in lengths:
-            found.append(metric.matrix.numpy().copy())
+            found.append(matrix_of(sampler).numpy().copy())
 
     walk(sampler, steps=max(lengths), gradient=problem.gradient, each=each)
     return np.stack(found)
@@ -151,7 +164,7 @@ SETTINGS = {
 
 def theorem2(setting: Setting, folder: Path, steps: int = 2_000) -> dict[str, Any]:
     """Measure the bias of phi = (theta - m)' X'X (theta - m) / D, whose posterior mean is 1."""
-    sampler, metric, problem = setting.start(CHAINS)
+    sampler, problem = setting.start(CHAINS)
     mean, precision = (torch.from_numpy(v) for v in posterior(*data()))
     total, matrix, skipped = torch.zeros(CHAINS), torch.zeros(WEIGHTS, WEIGHTS), 300
 
@@ -159,7 +172,7 @@ def theorem2(setting: Setting, folder: Path, steps: int = 2_000) -> dict[str, An
         nonlocal total, matrix
         off = theta[:, 0] - mean
         total = total + ((off @ precision) * off).sum(1) / WEIGHTS - 1
-        matrix = matrix + metric.matrix.mean(0)
+        matrix = matrix + matrix_of(sampler).mean(0)
 
     walk(
         sampler,

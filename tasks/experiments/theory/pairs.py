@@ -7,6 +7,7 @@ Lemma 2 (Wang, Deng, Lin 2020): eigenvalues of B lie in [a~, A~], where those of
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations, product
 from pathlib import Path
@@ -19,23 +20,29 @@ from torch import Tensor
 from lightning_sgmcmc import HAMCMC, HASGLD
 from tasks.experiments.experiment import Study
 from tasks.experiments.loop import walk
-from tasks.experiments.theory.hessian import EXAMPLES, NEWEST, WEIGHTS, Setting, data
+from tasks.experiments.theory.hessian import EXAMPLES, NEWEST, WEIGHTS, Setting, data, matrix_of
 from tasks.experiments.theory.regression import posterior
 
+#: Whose C is made of one operator's pairs.
+SAMPLERS: dict[str, Callable[..., HASGLD | HAMCMC]] = {
+    "HASGLD": partial(HASGLD, slots=1),
+    "HAMCMC": HAMCMC,
+}
 #: M and r of Lemma 2's cells.
 LEMMA2 = tuple(product((1, 2, 5), (0.25, 0.001)))
 
 
 def lemma2(memory: int, r: float, folder: Path, steps: int = 300) -> dict[str, Any]:
     """Find the extreme eigenvalues of B along chains, beside the lemma's bounds."""
-    sampler, metric, problem = Setting(memory=memory, omega=NEWEST).start(20)
+    sampler, problem = Setting(memory=memory, omega=NEWEST).start(20)
+    metric = sampler.preconditioner
     metric.r = r
     smallest, largest = math.inf, 0.0
 
     def each(step: int, theta: Tensor) -> None:
         nonlocal smallest, largest
         if step > memory:
-            values = 1 / torch.linalg.eigvalsh(metric.matrix)
+            values = 1 / torch.linalg.eigvalsh(matrix_of(sampler))
             smallest = min(smallest, float(values.min()))
             largest = max(largest, float(values.max()))
 
@@ -65,7 +72,7 @@ def bounds(A: float, delta: float, memory: int, r: float) -> tuple[float, float]
     return lower, upper
 
 
-def states_of_metric(make: type[HASGLD | HAMCMC], memory: int) -> dict[str, int]:
+def states_of_metric(make: Callable[..., HASGLD | HAMCMC], memory: int) -> dict[str, int]:
     """Run a chain, and count the states that its C is made of and the vectors it holds."""
     size = 50
     theta = torch.zeros(size, dtype=torch.float64, requires_grad=True)
@@ -97,9 +104,9 @@ def memory(folder: Path) -> dict[str, Any]:
     """Count what HASGLD and HAMCMC of the same M hold."""
     return {
         "rows": [
-            {"sampler": make.__name__, "M": m} | states_of_metric(make, m)
+            {"sampler": name, "M": m} | states_of_metric(make, m)
             for m in (2, 3, 5, 10)
-            for make in (HASGLD, HAMCMC)
+            for name, make in SAMPLERS.items()
         ]
     }
 

@@ -58,7 +58,7 @@ def params() -> list[Any]:
         ),
         (
             lambda p: HASGLD(p, 0.1, paper_mode=True),
-            "HASGLD(paper_mode=True), AveragedLBFGS metric (M=2, slots=1, adapting), lr 0.1, "
+            "HASGLD(paper_mode=True), AveragedLBFGS metric (M=2, slots=all, adapting), lr 0.1, "
             "FlatPrior()",
         ),
         (
@@ -132,7 +132,7 @@ def test_chains_in_turn_are_their_sampler() -> None:
     found = describe(sampler, ConstantStep(sampler), "reshuffled")
     assert (found["name"], found["class"].rsplit(".", 1)[-1]) == ("HASGLD", "HASGLD")
     assert found["metric"]["arguments"]["memory"] == 1
-    assert found["label"].startswith("HASGLD, AveragedLBFGS metric (M=1, slots=1, adapting)")
+    assert found["label"].startswith("HASGLD, AveragedLBFGS metric (M=1, slots=all, adapting)")
 
 
 @pytest.mark.parametrize(

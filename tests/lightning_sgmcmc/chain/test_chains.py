@@ -69,8 +69,10 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
     "SGFS": partial(SGFS, lr=0.05, prior=PRIOR),
     "SGFS-diagonal": partial(SGFS, lr=0.05, variant="diagonal", prior=PRIOR),
     "HAMCMC": partial(HAMCMC, lr=1e-2, prior=PRIOR),
-    "HASGLD": partial(HASGLD, lr=1e-2, prior=PRIOR),
-    "SGHMC-LBFGS": partial(SGHMC, lr=1e-3, prior=PRIOR, preconditioner=AveragedLBFGS()),
+    "LBFGS-matrix": partial(HASGLD, lr=1e-2, prior=PRIOR),
+    "LBFGS-matrix-printed": partial(HASGLD, lr=1e-3, prior=PRIOR, paper_mode=True),
+    "HASGLD": partial(HASGLD, lr=1e-2, slots=1, prior=PRIOR),
+    "SGHMC-LBFGS": partial(SGHMC, lr=1e-3, prior=PRIOR, preconditioner=AveragedLBFGS(slots=1)),
     "HASGLD-slots": partial(HASGLD, lr=1e-2, slots=3, memory=3, prior=PRIOR),
 }
 each_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -338,7 +340,7 @@ def test_chains_sample_the_posterior(tmp_path: Path) -> None:
 
 
 def test_samplers_that_follow_the_loss_do_not_run_in_turn(tmp_path: Path) -> None:
-    sampler = partial(HMC, lr=1e-3, prior=PRIOR, preconditioner=AveragedLBFGS())
+    sampler = partial(HMC, lr=1e-3, prior=PRIOR, preconditioner=AveragedLBFGS(slots=1))
     module = Toy(sampler, net(), burn_in=2, num_chains=2)
     with pytest.raises(
         ValueError, match="HMC follows the loss of each chain and cannot run several"

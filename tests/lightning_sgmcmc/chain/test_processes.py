@@ -240,9 +240,9 @@ KINDS_OF_CHAINS: dict[str, dict[str, Any]] = {
         "gradients": ControlVariate(),
         "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 14),
     },
-    "in turn": {"make": partial(HASGLD, lr=1e-2, prior=PRIOR)},
+    "in turn": {"make": partial(HASGLD, lr=1e-2, slots=1, prior=PRIOR)},
     "in turn, after an optimizer": {
-        "make": partial(HASGLD, lr=1e-2, prior=PRIOR),
+        "make": partial(HASGLD, lr=1e-2, slots=1, prior=PRIOR),
         "burn_in": 25,
         "thinning": 3,
         "burn_in_optimizer": OptimizerBurnIn(partial(torch.optim.Adam, lr=1e-2), 14),

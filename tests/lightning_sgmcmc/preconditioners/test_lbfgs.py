@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_sgmcmc import HASGLD, HMC, SGHMC, SGLD, AveragedLBFGS, GaussianPrior, Sampler
 from lightning_sgmcmc.noise import NoiseStream
 from lightning_sgmcmc.preconditioners.lbfgs_operator import LBFGSOperator
+from lightning_sgmcmc.samplers import Stacked
 from tests.harness import assert_normal
 
 Pairs = list[tuple[np.ndarray, np.ndarray]]
@@ -139,6 +140,55 @@ def test_all_operators_equal_the_averaged_recursion(memory: int) -> None:
         floors += dense.gamma == dense.floor
         close(as_matrix(averaged, d), dense.G)
     assert 0 < floors < 25
+
+
+def test_stacked_matrices_are_those_of_chains_alone() -> None:
+    """Of three chains, also where C was a matrix over the weights of all of them before."""
+    rng = np.random.default_rng(5)
+    pairs = [random_pairs(rng, 5, 4) for _ in range(3)]
+    weights = [torch.zeros(3, 4, dtype=torch.float64)]
+    stacked = AveragedLBFGS()
+    stacked.attach(weights)
+    stacked.attach(weights, 1)
+    assert stacked.unstackable is None
+    for step in range(5):
+        s, y = (torch.tensor(np.stack([p[step][i] for p in pairs])) for i in (0, 1))
+        stacked.observe([s], [y], NoiseStream(weights, 0))
+    for k, own in enumerate(pairs):
+        alone = attached(4)
+        for s, y in own:
+            observe(alone, s, y, None)
+        close(stacked.matrix[k].numpy(), as_matrix(alone, 4))
+
+
+def test_auto_averages_all_that_is_affordable() -> None:
+    """All operators up to 256 weights of a chain; four above, where chains run in turn."""
+    few, more = [torch.zeros(3, 256)], [torch.zeros(3, 257)]
+    metric = AveragedLBFGS()
+    for weights, dims, held in ((few, 1, None), (few, 0, 4), (more, 1, 4)):
+        metric.attach(weights, dims)
+        assert metric.held == held
+        assert (metric.unstackable is None) == (held is None)
+        assert len(metric.weighted_operators()) == (held or 0)
+        assert (metric.matrix is None) == (held is not None)
+    assert HASGLD([torch.zeros(256)], 0.1).preconditioner.held is None
+    with pytest.raises(ValueError, match="cannot run stacked chains: each chain replaces"):
+        HASGLD(Stacked([torch.zeros(3, 257)]), 0.1)
+
+
+def test_the_matrix_of_single_precision_weights_is_held_in_double() -> None:
+    """Of pairs whose C has a condition number of 1e8, its root squares to it to 1e-6."""
+    metric = AveragedLBFGS(memory=2, delta=1e-9, slots=None, omega=(np.inf, 1.0, 1.0))
+    metric.attach([torch.zeros(2)])
+    for s, y in (([1.0, 0.0], [1e4, 0.0]), ([0.0, 1.0], [0.0, 1e-4])):
+        metric.observe([torch.tensor(s)], [torch.tensor(y)], NoiseStream([torch.zeros(2)], 0))
+    stream = NoiseStream([torch.zeros(2)], 1)
+    draws = torch.stack([metric.noise(stream)[0].clone() for _ in range(4000)]).double()
+    scales = torch.tensor([1e-4, 1e4], dtype=torch.float64)
+    found = metric.apply_([torch.ones(2)])[0].double()
+    torch.testing.assert_close(found, scales, rtol=1e-5, atol=0)
+    # The variance of 4,000 draws has the standard error 2.2 %.
+    torch.testing.assert_close(draws.var(0), scales, rtol=0.12, atol=0)
 
 
 def test_slots_hold_the_recursion_on_average() -> None:
@@ -297,7 +347,8 @@ def test_freeze_keeps_c() -> None:
         ({"r": 0.0}, r"r must lie in \(0, 1\), got 0"),
         ({"r": 1.0}, r"r must lie in \(0, 1\), got 1"),
         ({"delta": 0.0}, "delta must be positive"),
-        ({"slots": 0}, "slots must be None or at least 1, got 0"),
+        ({"slots": 0}, "slots must be auto, None or at least 1, got 0"),
+        ({"slots": "all"}, "slots must be auto, None or at least 1, got 'all'"),
         ({"omega": (5.0, 10.0, 0.5)}, "omega must be"),
         ({"omega": (0.0, 10.0, 0.9)}, "omega must be"),
         ({"omega": (5.0, 10.0, 1.1)}, "omega must be"),

@@ -47,7 +47,8 @@ METRICS: dict[str, Callable[[], Any]] = {
     "QuasiDiagonalFisher": lambda: QuasiDiagonalFisher(eps=0.1),
     "BlockFisher": lambda: BlockFisher(eps=0.1),
     "FullFisher": lambda: FullFisher(eps=0.1),
-    "AveragedLBFGS": lambda: AveragedLBFGS(memory=2),
+    "AveragedLBFGS": lambda: AveragedLBFGS(memory=2, slots=1),
+    "AveragedLBFGS, matrix": lambda: AveragedLBFGS(memory=2, slots=None),
     "AveragedLBFGS, three slots": lambda: AveragedLBFGS(memory=2, slots=3),
 }
 INTEGRATORS: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
@@ -58,7 +59,7 @@ INTEGRATORS: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
 READY: dict[str, tuple[type[Sampler], dict[str, Any]]] = {
     "PSGLD": (PSGLD, {"lr": 1e-3, "eps": 0.1}),
     "NaturalLangevin": (NaturalLangevin, {"lr": 1e-3, "eps": 0.1}),
-    "HASGLD": (HASGLD, {"lr": 1e-3}),
+    "HASGLD": (HASGLD, {"lr": 1e-3, "slots": 1}),
     "HAMCMC": (HAMCMC, {"lr": 1e-3}),
     "SGNHT": (SGNHT, {"lr": 1e-3, "momentum": 0.8}),
     "MCLMC": (MCLMC, {"lr": 1e-3, "target_energy_variance": None}),
@@ -151,6 +152,7 @@ def test_which_implementation_runs(dtype: torch.dtype) -> None:
         "SGLD+RMSProp": (one_pass, "numba", "triton"),
         "SGLD+QuasiDiagonalFisher": (one_pass, "numba", one_pass),
         "SGLD+AveragedLBFGS": (one_pass, "numba", one_pass),
+        "SGLD+AveragedLBFGS, matrix": ("torch", "torch", "torch"),
         "SGLD, moment-matched+Identity": (one_pass, "numba", "triton"),
         "SGHMC+Identity": ("torch", "numba", "triton"),
         "SGHMC+RMSProp, floor": ("torch", "numba", "triton"),
