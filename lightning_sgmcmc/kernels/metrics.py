@@ -54,7 +54,7 @@ def _rmsprop(data):  # type: ignore[no-untyped-def]
         n = w[0]
         squares, root = floats(at(data, w, 0), n), floats(at(data, w, 1), n)
         gradient = floats(at(data, w, 2), n)
-        if eps > 0:
+        if shared[1] > 0:  # eps itself may be 0 in float32
             _metric(squares, root, gradient, alpha, eps)
         else:
             _roots(squares, root, gradient, alpha)

@@ -40,7 +40,7 @@ class DecayingRMSProp(Diagonal):
             raise ValueError(f"eps must be positive, got {eps}")
         if not 0 < power <= 1:
             raise ValueError(f"power must lie in (0, 1], got {power}")
-        if delay < 0:
+        if not delay >= 0:
             raise ValueError(f"delay must not be negative, got {delay}")
         self.eps, self.power, self.delay = eps, power, delay
         #: D, shaped like the parameters.
@@ -78,7 +78,7 @@ class DecayingRMSProp(Diagonal):
 
     def check(self, lr: float, num_data: int, prior_precision: float) -> None:
         """Refuse a step at which a weight without gradient would diverge under the prior alone."""
-        largest = max(float(root.max()) for root in self._root) ** 2
+        largest = max((float(r.max()) for r in self._root if r.numel()), default=0.0) ** 2
         refuse_unstable(largest, lr, num_data, prior_precision, "or raise eps")
 
     def state_dict(self) -> dict[str, Any]:

@@ -104,6 +104,13 @@ class QuasiDiagonalFisher(DiagonalFisher):
         """Draw A z."""
         return self.onto_biases_(super().noise(stream))
 
+    def inverse_noise(self, stream: NoiseStream) -> list[Tensor]:
+        """Draw A^-T z."""
+        z = super().inverse_noise(stream)
+        for (w, b), _, means in self._each_unit():
+            z[w].addcmul_(means, _like(z[b], means))
+        return z
+
     def off_biases_(self, vectors: list[Tensor]) -> None:
         """Subtract m_i v_0 from v_i: A' without its diagonal."""
         for (w, b), _, means in self._each_unit():

@@ -76,8 +76,8 @@ class AveragedLBFGS(Preconditioner):
         omega: tuple[float, float, float] = (5.0, 10.0, 0.9),
     ) -> None:
         super().__init__()
-        if memory < 1:
-            raise ValueError(f"memory must be at least 1, got {memory}")
+        if not (memory >= 1 and float(memory).is_integer()):
+            raise ValueError(f"memory must be a whole number of at least 1, got {memory}")
         if not 0 < r < 1:
             raise ValueError(f"r must lie in (0, 1), got {r}")
         if not delta > 0:

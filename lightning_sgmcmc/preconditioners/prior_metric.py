@@ -33,18 +33,23 @@ class PriorMetric(Diagonal):
             ValueError: If its log density is not quadratic in every weight.
         """
         super().bind(target)
-        zeros = [torch.zeros_like(p) for p in target.params]
-        slopes = []
-        for value in (0.0, 1.0, 2.0):
-            slopes.append([torch.zeros_like(p) for p in target.params])
-            target.prior.add_gradient_(slopes[-1], [z + value for z in zeros], 1.0)
-        precision = [b - a for a, b in zip(slopes[0], slopes[1], strict=True)]
-        again = [b - a for a, b in zip(slopes[1], slopes[2], strict=True)]
+        shapes = [torch.zeros_like(p, dtype=torch.float64) for p in target.params]
+        # A mixture of Gaussians has the slope of its wide one but near 0.
+        values = (0.0, 1e-6, 1e-4, 1e-2, 1.0, 2.0)
+        slopes = [[torch.zeros_like(z) for z in shapes] for _ in values]
+        for value, slope in zip(values, slopes, strict=True):
+            target.prior.add_gradient_(slope, [z + value for z in shapes], 1.0)
+        for value, slope in zip(values[1:], slopes[1:], strict=True):
+            for first, s in zip(slopes[0], slope, strict=True):
+                s.sub_(first).div_(value)
+        precision = slopes[-1]
         if not all(
             bool((p > 0).all()) and torch.allclose(p, q)
-            for p, q in zip(precision, again, strict=True)
+            for slope in slopes[1:]
+            for p, q in zip(precision, slope, strict=True)
         ):
             raise ValueError(f"PriorMetric needs a Gaussian prior, got {target.prior!r}")
+        precision = [s.to(p.dtype) for s, p in zip(precision, target.params, strict=True)]
         self._precision = precision
         self._root = [p.rsqrt() for p in precision]
 

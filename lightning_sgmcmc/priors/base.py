@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -118,6 +119,17 @@ class FlatPrior(Prior):
 def total(tensors: Iterable[Tensor], chain_dims: int) -> Tensor:
     """Return the sum of all entries of a list of tensors, [] or [K] for K chains."""
     return torch.stack([t.reshape(*t.shape[:chain_dims], -1).sum(-1) for t in tensors]).sum(0)
+
+
+def finite(value: float, what: str) -> float:
+    """Return a number as a float.
+
+    Raises:
+        ValueError: If it is not finite.
+    """
+    if not math.isfinite(value):
+        raise ValueError(f"{what} must be finite, got {value}")
+    return float(value)
 
 
 def positive(value: float, what: str) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc.priors.base import Prior, positive, total
+from lightning_sgmcmc.priors.base import Prior, finite, positive, total
 
 
 class GaussianPrior(Prior):
@@ -27,7 +27,7 @@ class GaussianPrior(Prior):
 
     def __init__(self, variance: float = 1.0, mean: float = 0.0) -> None:
         self.variance = positive(variance, "the prior's variance")
-        self.mean = float(mean)
+        self.mean = finite(mean, "the prior's mean")
 
     def log_density(self, params: Sequence[Tensor]) -> Tensor:
         """Return log p(theta), differentiable, [] or [K]."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_sgmcmc.common.vectors import per_chain
-from lightning_sgmcmc.priors.base import Prior, positive
+from lightning_sgmcmc.priors.base import Prior, finite, positive
 
 
 class NormalInverseGammaPrior(Prior):
@@ -34,7 +34,7 @@ class NormalInverseGammaPrior(Prior):
 
     def __init__(self, a: float = 0.5, b: float = 0.5, mean: float = 0.0) -> None:
         self.a, self.b = positive(a, "the prior's a"), positive(b, "the prior's b")
-        self.mean = float(mean)
+        self.mean = finite(mean, "the prior's mean")
 
     def _scales(self, params: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
         """Return n and b + S/2 of each tensor, the latter [] or [K]."""

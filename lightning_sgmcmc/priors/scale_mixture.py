@@ -72,7 +72,7 @@ class ScaleMixturePrior(Prior):
     def max_curvature(self, params: Sequence[Tensor]) -> float:
         """Return the largest curvature over the weights, at least 0."""
         largest = 0.0
-        for p in params:
+        for p in (p for p in params if p.numel()):
             r, rest = self._shares(p)
             bend = r * rest * (p * (self.std1**-2 - self.std2**-2)) ** 2
             curvature = r / self.std1**2 + rest / self.std2**2 - bend

@@ -148,7 +148,7 @@ class SpikeAndSlabPrior(Prior):
 
     def max_curvature(self, params: Sequence[Tensor]) -> float:
         """Return the largest kappa1 / sigma^2."""
-        return max(float(c.max()) for _, c in self.rates())
+        return max((float(c.max()) for _, c in self.rates() if c.numel()), default=0.0)
 
     @torch.no_grad()
     def update(self, params: Sequence[Tensor]) -> None:

@@ -14,7 +14,7 @@ from lightning_sgmcmc.priors.base import Prior, total
 def fan_in(p: Tensor, chain_dims: int) -> int:
     """Return the number of inputs that an output of a weight [out, in, ...] sums; 1 of a bias."""
     shape = p.shape[chain_dims:]
-    return shape[1:].numel() if len(shape) > 1 else 1
+    return max(1, shape[1:].numel()) if len(shape) > 1 else 1
 
 
 class TensorwiseGaussianPrior(Prior):

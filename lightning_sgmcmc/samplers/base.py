@@ -71,6 +71,8 @@ class Sampler(torch.optim.Optimizer):
     corrected = False
     #: What noise a step takes.
     increments: Increments = "gaussian"
+    #: A step adds the metric's Gamma where the metric has one.
+    adds_gamma = False
     # Whether a step goes by what its gradients are, so that the host looks at each.
     _looks_at_once = False
 
@@ -96,9 +98,14 @@ class Sampler(torch.optim.Optimizer):
         if chain < 0:
             raise ValueError(f"chain must not be negative, got {chain}")
         check_generator(noise)
+        if not self.adds_gamma and getattr(preconditioner, "gamma_probes", None) is not None:
+            raise ValueError(f"{self.name} has no Gamma term: leave gamma_probes at None")
         self.auto_lr = lr == "auto"
         self.chain_dims = int(isinstance(params, Stacked))
         super().__init__(params, {"lr": math.nan if lr == "auto" else float(lr)})
+        own = self.param_groups[0]["lr"]  # which a group may state by itself
+        if not (self.auto_lr or 0 < own < math.inf):
+            raise ValueError(f"lr must be positive and finite, got {own}")
         self.params: list[Tensor] = self.param_groups[0]["params"]
         # Copies: what is attached to these parameters is not another chain's.
         self.prior: Prior = copy.copy(prior) if prior is not None else FlatPrior()
@@ -321,7 +328,13 @@ class Sampler(torch.optim.Optimizer):
         return 0.0
 
     def set_lr(self, lr: float) -> None:
-        """Change the step size, also for a scheduler made after this call."""
+        """Change the step size, also for a scheduler made after this call.
+
+        Raises:
+            ValueError: If it is negative or not finite.
+        """
+        if not 0 <= lr < math.inf:
+            raise ValueError(f"lr must be finite and not negative, got {lr}")
         group = self.param_groups[0]
         group["lr"] = group["initial_lr"] = lr
 
@@ -458,6 +471,12 @@ class Sampler(torch.optim.Optimizer):
     @torch.no_grad()
     def set_masks(self, masks: Sequence[Tensor] | None) -> None:
         """Hold weights at zero where a mask is zero, for drift and noise; None lifts all masks."""
+        shapes = [p.shape for p in self.params]
+        if masks is not None and [m.shape for m in masks] != shapes:
+            raise ValueError(
+                f"masks must have the shapes of the parameters, {[list(s) for s in shapes]}, got "
+                f"{[list(m.shape) for m in masks]}"
+            )
         self.masks = (
             None
             if masks is None
@@ -530,6 +549,7 @@ class Sampler(torch.optim.Optimizer):
             "masks": self.masks,
             "num_data": self._num_data,
             "sampler": type(self).__name__,
+            "kinds": [type(self.preconditioner).__name__, type(self.prior).__name__],
         }
         return state
 
@@ -544,6 +564,13 @@ class Sampler(torch.optim.Optimizer):
         kind = chain["sampler"] if chain else "a torch optimizer"
         if chain is None or kind != type(self).__name__:
             raise ValueError(f"the state is that of {kind}, not of {type(self).__name__}")
+        own = [type(self.preconditioner).__name__, type(self.prior).__name__]
+        kinds = chain.get("kinds", own)
+        if kinds != own:
+            raise ValueError(
+                f"the state is that of a chain with {' and '.join(kinds)}, not with "
+                f"{' and '.join(own)}"
+            )
         super().load_state_dict(state_dict)
         self._watch.forget()
         self.params = self.param_groups[0]["params"]

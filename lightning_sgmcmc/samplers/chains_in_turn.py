@@ -195,6 +195,7 @@ class ChainsInTurn(Sampler):
         """Return the states of all chains."""
         state = super().state_dict()
         state["chain"]["chains"] = [s.state_dict() for s in self.samplers]
+        del state["chain"]["kinds"]  # each chain's own state has them
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

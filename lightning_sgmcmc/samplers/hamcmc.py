@@ -40,7 +40,8 @@ class HAMCMC(SGLD):
 
     Args:
         params: Parameters, as for any torch optimizer.
-        lr: Step size, or ``"auto"``; about 1 is a Newton step, below 2 is stable on a quadratic.
+        lr: Step size, or ``"auto"``; stable on a quadratic while lr * lambda_max(C H) < 2. 1 is a
+            Newton step if C is the inverse Hessian; with few pairs that product can be 5 to 40.
         memory: M, the number of chains, at least 2; C is made of M - 1 pairs.
         r: Damping threshold.
         delta: Floor of the initial Hessian scale, on the scale of the sum over the data.
@@ -62,8 +63,8 @@ class HAMCMC(SGLD):
         delta: float = 1e-3,
         **common: Unpack[CommonAndIncrements],
     ) -> None:
-        if memory < 2:
-            raise ValueError(f"memory must be at least 2, got {memory}")
+        if not (memory >= 2 and float(memory).is_integer()):
+            raise ValueError(f"memory must be a whole number of at least 2, got {memory}")
         super().__init__(
             params,
             lr,

@@ -35,7 +35,8 @@ class HASGLD(SGLD):
 
     Args:
         params: Parameters, as for any torch optimizer.
-        lr: Step size, or ``"auto"``; about 1 is a Newton step, below 2 is stable on a quadratic.
+        lr: Step size, or ``"auto"``; stable on a quadratic while lr * lambda_max(C H) < 2. 1 is a
+            Newton step if C is the inverse Hessian; with few pairs that product can be 5 to 40.
         memory: Number of L-BFGS pairs M.
         r: Damping threshold.
         delta: Floor of the initial Hessian scale, on the scale of the sum over the data.

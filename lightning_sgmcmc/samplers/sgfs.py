@@ -80,6 +80,9 @@ class SGFS(Sampler):
             raise ValueError(f'b must be "fisher", a number or tensors, got {b!r}')
         if isinstance(b, (int, float)) and not b > 0:
             raise ValueError(f"b must be positive, got {b}")
+        diagonals = [] if isinstance(b, (str, int, float, Tensor)) else b
+        if not all(bool((t > 0).all()) for t in diagonals):
+            raise ValueError("b must be positive, got a tensor with an entry that is not")
         if isinstance(b, Tensor) and variant != "full":
             raise ValueError(f'a matrix b belongs to variant "full", not to {variant!r}')
         if lr == "auto" and not (isinstance(b, str) and not count_prior):
@@ -168,6 +171,8 @@ class SGFS(Sampler):
     def formula(self, grads: list[Tensor]) -> None:
         """Take the step of the class's equation, with the minibatch's noise counted."""
         assert self.num_data is not None
+        if not self.lr:
+            return  # alpha is infinite
         alpha, gamma, scale = self.alpha, self.gamma, self.temperature / self.num_data
         if isinstance(self.b, str) and not self.count_prior:
             torch._foreach_add_(self.params, self.drift(grads), alpha=-self.lr)

@@ -47,6 +47,8 @@ class SGLD(Sampler):
         ValueError: If a value lies outside its range or ``increments`` is unknown.
     """
 
+    adds_gamma = True
+
     def __init__(
         self,
         params: Iterable[Any],

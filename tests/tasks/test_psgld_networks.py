@@ -250,8 +250,7 @@ def test_numbers_stand_where_they_belong() -> None:
     assert row(head, "pSGLD, sigma^2 = 100, posterior (T = 1)")[1:] == ["-", "diverges", "-", "-"]
     assert row(head, "SGD, dropout")[1:2] == ["6.50 +- 3.54 (2)"]
     assert row(head, "deep ensemble of 5 (Adam)")[3] == "9.00"
-    distilled = row(head, "distilled pSGLD, sigma^2 = 1, published code")
-    assert distilled[1:] == ["-", "-", "4.00 +- 1.41 (2)", "-"]
+    assert row(head, "distilled pSGLD, sigma^2 = 1, published code")[3] == "4.00 +- 1.41 (2)"
     minutes = [90 / 60 / 2 * 5 * weights / 478_410 for weights in (478_410, 1_276_810, 2_395_210)]
     costs = [f"- ({cost:.0f} min)" for cost in minutes]
     assert row(head, "pSGLD, sigma^2 = 1, posterior (T = 1)")[1:4] == costs

@@ -68,6 +68,7 @@ def test_a_resumed_metric_is_the_same_to_the_bit() -> None:
         ({"eps": 0.0}, "eps must be positive"),
         ({"power": 0.0}, "power must lie in"),
         ({"delay": -1}, "delay must not be negative"),
+        ({"delay": float("nan")}, "delay must not be negative"),
     ],
 )
 def test_values_outside_their_range_are_refused(arguments: dict[str, float], message: str) -> None:
@@ -87,8 +88,9 @@ def test_a_step_at_which_an_unused_weight_would_diverge_is_refused() -> None:
 def test_the_unused_weight_of_any_tensor_counts() -> None:
     """C = 100 of the first of three weights alone: lr C / (N v) = 2 at lr = .04."""
     preconditioner = DecayingRMSProp(eps=1e-4)
-    preconditioner.attach([torch.zeros(2), torch.zeros(1)])
-    preconditioner.update([torch.tensor([0.0, 10.0]), torch.tensor([5.0])])  # D = g^2
+    preconditioner.attach([torch.zeros(2), torch.zeros(1), torch.zeros(0)])
+    grads = [torch.tensor([0.0, 10.0]), torch.tensor([5.0]), torch.zeros(0)]
+    preconditioner.update(grads)  # D = g^2
     preconditioner.check(lr=0.039, num_data=10, prior_precision=5.0)
     with pytest.raises(ValueError, match="is at least 2"):
         preconditioner.check(lr=0.041, num_data=10, prior_precision=5.0)

@@ -157,6 +157,20 @@ def test_noise_has_covariance_c(name: str) -> None:
 
 
 @each_metric
+def test_inverse_noise_has_covariance_of_the_inverse(name: str) -> None:
+    """As above, at an eps that leaves what ties weights to biases large."""
+    metric = METRICS[name](eps=1e-2)
+    problem, sampler, _ = trained(metric)
+    inverse = np.linalg.inv(dense(sampler.preconditioner, problem))
+    some = np.array([0, 1, 5, 20, 24, 26, 35, 40])
+    draws = [
+        flatten(sampler.preconditioner.inverse_noise(sampler.stream)).numpy()[some]
+        for _ in range(4000)
+    ]
+    assert_normal(np.stack(draws), inverse[np.ix_(some, some)])
+
+
+@each_metric
 def test_inverse_norm(name: str) -> None:
     metric = METRICS[name](eps=EPS)
     problem, sampler, _ = trained(metric)

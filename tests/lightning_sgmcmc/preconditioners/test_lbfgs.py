@@ -343,7 +343,8 @@ def test_freeze_keeps_c() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"memory": 0}, "memory must be at least 1, got 0"),
+        ({"memory": 0}, "memory must be a whole number of at least 1, got 0"),
+        ({"memory": 1.5}, "memory must be a whole number of at least 1, got 1.5"),
         ({"r": 0.0}, r"r must lie in \(0, 1\), got 0"),
         ({"r": 1.0}, r"r must lie in \(0, 1\), got 1"),
         ({"delta": 0.0}, "delta must be positive"),

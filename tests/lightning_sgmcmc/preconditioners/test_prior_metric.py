@@ -19,6 +19,7 @@ from lightning_sgmcmc import (
     Prior,
     PriorMetric,
     Sampler,
+    ScaleMixturePrior,
     Target,
 )
 
@@ -68,7 +69,7 @@ def test_kinetic_energy_has_the_inverse_metric() -> None:
     assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("prior", [LaplacePrior(1.0), None])
+@pytest.mark.parametrize("prior", [LaplacePrior(1.0), ScaleMixturePrior(), None])
 def test_prior_must_be_gaussian(prior: Prior | None) -> None:
     params = [torch.zeros(3, requires_grad=True)]
     sampler = SGLD(params, 0.1, num_data=10, prior=prior, preconditioner=PriorMetric())

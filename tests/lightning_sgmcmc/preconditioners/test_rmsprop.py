@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_sgmcmc import PSGLD, SGLD, GaussianPrior, RMSProp, Target
+from lightning_sgmcmc import PSGLD, SGHMC, SGLD, GaussianPrior, RMSProp, Target
 from lightning_sgmcmc.common.vectors import flatten
 from lightning_sgmcmc.noise import NoiseStream
 from tests.harness import assert_normal
@@ -158,6 +158,12 @@ def test_gamma_enters_the_step_as_lr_t_over_n() -> None:
     assert torch.allclose(difference, lr * T / N * gamma, rtol=1e-6, atol=1e-14)
 
 
+def test_only_sgld_has_gamma() -> None:
+    theta = torch.zeros(1, requires_grad=True)
+    with pytest.raises(ValueError, match="SGHMC has no Gamma term"):
+        SGHMC([theta], 0.1, preconditioner=RMSProp(gamma_probes=0))
+
+
 def test_frozen_has_no_gamma_and_keeps_c() -> None:
     problem = Problem()
     sampler = PSGLD(problem.params, 1e-3, gamma_probes=0, num_data=N)
@@ -227,3 +233,7 @@ def test_two_chains_of_one_metric_have_a_v_each() -> None:
         assert torch.allclose(found, torch.tensor([1 / (0.1 + root)], dtype=D), rtol=1e-12)
     assert not chains[0].preconditioner.frozen
     assert not metric.square_avg
+
+
+def test_the_horizon_is_the_memory() -> None:
+    assert [RMSProp(alpha=a).horizon for a in (0.0, 0.9, 0.99)] == [1, 10, 100]

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lightning_sgmcmc import SGLD, FanInGaussianPrior, GaussianPrior, LayerwiseGaussianPrior
+from lightning_sgmcmc import (
+    SGLD,
+    FanInGaussianPrior,
+    GaussianPrior,
+    LayerwiseGaussianPrior,
+    NormalInverseGammaPrior,
+)
 from tests.lightning_sgmcmc.priors.cases import SHAPES, attached, params
 
 
@@ -22,6 +28,13 @@ def density(variances: list[float], mean: float = 0.0) -> float:
 def test_one_variance(variance: float, mean: float) -> None:
     found = float(GaussianPrior(variance, mean).log_density(params()))
     assert found == pytest.approx(density([variance] * 4, mean), rel=1e-10)
+
+
+@pytest.mark.parametrize("mean", [float("nan"), float("inf")])
+def test_means_are_finite(mean: float) -> None:
+    for kind in (GaussianPrior, NormalInverseGammaPrior):
+        with pytest.raises(ValueError, match="mean must be finite"):
+            kind(mean=mean)
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan"), float("inf")])

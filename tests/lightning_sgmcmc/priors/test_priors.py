@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -118,6 +120,20 @@ def test_cold_sgld_descends_the_potential(prior: Prior) -> None:
     problem.run(sampler, 1)
     for found, right in zip(problem.params, expected, strict=True):
         assert torch.allclose(found, right, rtol=1e-12)
+
+
+@each_prior
+def test_tensors_without_weights_change_nothing(prior: Prior) -> None:
+    theta = params()
+    more = [*theta, torch.zeros(0, 3, dtype=torch.float64), torch.zeros(2, 0, dtype=torch.float64)]
+    found = []
+    for tensors in (theta, more):
+        own = copy.copy(prior)
+        own.attach(tensors, 0, [*SHAPES, "net.3.weight", "net.4.weight"][: len(tensors)])
+        grads = gradient(own, tensors, 1.0)[: len(theta)]
+        found.append((float(own.log_density(tensors)), own.max_curvature(tensors), grads))
+    assert found[0][:2] == pytest.approx(found[1][:2])
+    assert all(map(torch.equal, found[0][2], found[1][2]))
 
 
 def test_flat_prior_adds_nothing() -> None:

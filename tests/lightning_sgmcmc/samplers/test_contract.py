@@ -307,6 +307,9 @@ def test_a_state_of_another_sampler_is_refused() -> None:
     before = problem.weights()
     with pytest.raises(ValueError, match="that of SGLD, not of PSGLD"):
         chain("PSGLD", problem).load_state_dict(state)
+    for other in ({"preconditioner": RMSProp()}, {"prior": None}):
+        with pytest.raises(ValueError, match="that of a chain with Identity and GaussianPrior"):
+            chain("SGLD", problem, **other).load_state_dict(state)
     with pytest.raises(ValueError, match="that of a torch optimizer, not of SGLD"):
         chain("SGLD", problem).load_state_dict(torch.optim.SGD(problem.params).state_dict())
     assert torch.equal(problem.weights(), before)
@@ -435,6 +438,30 @@ def test_nothing_moves_before_an_error(name: str) -> None:
         unmoved(problem, sampler, r"needs sampler.attach\(target\)")
 
 
+@each_sampler
+def test_a_step_size_that_no_argument_states_is_checked_too(name: str) -> None:
+    sampler = chain(name, Problem(), num_data=N)
+    before = sampler.lr
+    for lr in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="lr must be finite and not negative, got"):
+            sampler.set_lr(lr)
+    assert sampler.lr == before
+    sampler.set_lr(0.0)
+    with pytest.raises(ValueError, match="lr must be positive and finite, got -5"):
+        SGLD([{"params": [torch.zeros(1, requires_grad=True)], "lr": -5.0}], 0.1)
+
+
+@each_sampler
+def test_a_draw_weighs_as_much_as_its_time(name: str) -> None:
+    """Time is lr for an overdamped chain and sqrt(lr) with a velocity; HMC's law has no step."""
+    sampler = chain(name, Problem(), num_data=N)
+    before = sampler.draw_weight()
+    sampler.set_lr(sampler.lr / 4)
+    kind = name.partition("-")[0]
+    expected = {"HMC": 1.0, "SGHMC": 0.5, "SGNHT": 0.5, "MCLMC": 0.5, "SMILE": 0.5}.get(kind, 0.25)
+    assert sampler.draw_weight() / before == pytest.approx(expected)
+
+
 def test_num_data_may_come_later() -> None:
     problem = Problem()
     sampler = SGLD(problem.params, "auto")
@@ -461,8 +488,9 @@ def test_masks_must_match() -> None:
     problem = Problem()
     sampler = chain("SGLD", problem)
     before = problem.weights()
-    with pytest.raises(ValueError, match="argument"):
-        sampler.set_masks([torch.ones(1)])
+    for masks in ([torch.ones(1)], [torch.zeros(1) for _ in problem.params]):
+        with pytest.raises(ValueError, match="masks must have the shapes of the parameters"):
+            sampler.set_masks(masks)
     assert torch.equal(problem.weights(), before)
     assert sampler.masks is None
 

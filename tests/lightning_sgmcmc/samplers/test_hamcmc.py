@@ -171,7 +171,7 @@ def test_an_error_leaves_the_weights_where_they_were() -> None:
     assert torch.equal(problem.weights(), before)
 
 
-@pytest.mark.parametrize("arguments", [{"memory": 1}, {"r": 1.0}, {"delta": 0.0}])
+@pytest.mark.parametrize("arguments", [{"memory": 1}, {"memory": 2.5}, {"r": 1.0}, {"delta": 0.0}])
 def test_arguments_out_of_range(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         HAMCMC([torch.zeros(1, requires_grad=True)], 0.1, **arguments)

@@ -15,8 +15,9 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 
-from lightning_sgmcmc import HMC, GaussianPrior, RMSProp
+from lightning_sgmcmc import HMC, GaussianPrior, RMSProp, SpikeAndSlabPrior
 from lightning_sgmcmc.samplers import NonFiniteGradientError
+from lightning_sgmcmc.samplers.dual_averaging import DualAveraging
 from tests.harness import FALSE_ALARM, assert_normal
 from tests.lightning_sgmcmc.problem import N, Problem
 
@@ -231,6 +232,20 @@ def test_acceptance_reaches_its_target(target: float, lr: float) -> None:
     assert sampler.acceptance == pytest.approx(target, abs=0.1)
 
 
+def test_dual_averaging_is_that_of_hoffman_and_gelman() -> None:
+    """x_(t+1) = mu - sqrt(t) / (gamma (t + t0)) sum H, with weights t^-kappa in the average."""
+    found, average = DualAveraging(), 0.0
+    shortfalls = np.random.default_rng(2).uniform(-0.2, 0.8, 30)
+    for t, H in enumerate(shortfalls, start=1):
+        found.update(float(H))
+        x = math.log(10) - math.sqrt(t) / (0.05 * (t + 10)) * shortfalls[:t].sum()
+        average = t**-0.75 * x + (1 - t**-0.75) * average
+        assert found.log_step == pytest.approx(x, rel=1e-9)
+        assert found.averaged == pytest.approx(average, rel=1e-9)
+    found.finish()
+    assert found.log_step == found.averaged
+
+
 def test_a_scheduler_does_not_undo_the_adaptation() -> None:
     problem = Problem()
     sampler = HMC(problem.params, 1e-3, num_data=N)
@@ -293,6 +308,21 @@ def test_a_step_costs_its_leapfrog_steps_and_sees_changes_from_outside() -> None
     calls.pop()
     assert torch.equal(sampler.step(closure), before)
     assert len(calls) == sampler.gradients == 31
+
+
+def test_what_the_prior_learns_may_change_the_loss() -> None:
+    """While a prior adapts, the loss at the weights is evaluated anew for each trajectory."""
+    problem, calls = Problem(), []
+    prior = SpikeAndSlabPrior(v0=0.5, v1=4.0)
+    sampler = HMC(problem.params, 1e-3, leapfrog_steps=2, num_data=N, prior=prior)
+    closure = whole(problem, sampler, calls)
+    for i in range(1, 4):
+        sampler.step(closure)
+        assert len(calls) == 3 * i
+    sampler.freeze()
+    for i in range(1, 4):
+        sampler.step(closure)
+        assert len(calls) == 9 + 1 + 2 * i
 
 
 def test_stacked_chains_move_as_they_would_alone() -> None:

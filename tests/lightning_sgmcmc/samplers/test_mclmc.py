@@ -290,6 +290,18 @@ def test_the_spread_is_the_trace_and_forgets_the_start() -> None:
     assert float(spread.total) == pytest.approx(5, abs=6 * error)
 
 
+def test_the_spread_weighs_the_states_as_it_says() -> None:
+    """The covariance's trace under weights a_n prod_(m > n) (1 - a_m), a_n = 4 / (n + 4)."""
+    states = np.random.default_rng(1).standard_normal((12, 2))
+    spread, weights = Spread(), np.zeros(0)
+    for n, state in enumerate(states):
+        spread.update([torch.tensor(state)], lambda v: v[0].square().sum())
+        weights = np.append(weights * (1 - 4 / (n + 4)), 4 / (n + 4))
+        seen = states[: n + 1]
+        expected = weights @ ((seen - weights @ seen) ** 2).sum(1)
+        assert float(spread.total) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
 def test_the_energy_is_that_of_all_ranks() -> None:
     """The loss that a closure returns on one rank's data is averaged over the ranks."""
     sampler = sampler_of(torch.ones(3), 0.1)

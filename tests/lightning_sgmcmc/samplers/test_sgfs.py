@@ -239,6 +239,8 @@ def test_learns_the_fisher_matrix_and_samples_with_it() -> None:
         ({"variant": "dense"}, "variant must be full, diagonal or block, got 'dense'"),
         ({"b": "hessian"}, "b must be"),
         ({"b": -1.0}, "b must be positive, got -1.0"),
+        ({"b": [torch.tensor([1.0, -1.0])]}, "b must be positive"),
+        ({"b": [torch.tensor([1.0, torch.nan])]}, "b must be positive"),
         ({"b": torch.eye(2), "variant": "diagonal"}, "a matrix b belongs to variant"),
         ({"lr": "auto", "b": 1.0}, 'lr="auto" needs b="fisher"'),
         ({"lr": "auto", "count_prior": True}, 'lr="auto" needs b="fisher"'),
@@ -276,3 +278,20 @@ def test_frozen_before_any_minibatch_is_an_error() -> None:
     sampler.freeze()
     with pytest.raises(RuntimeError, match="needs steps before it is frozen"):
         problem.run(sampler, 1)
+
+
+def test_a_schedule_may_end_at_zero() -> None:
+    problem = Problem()
+    sampler = SGFS(problem.params, 1e-2, num_data=40, floor=0.1)
+    sampler.attach(problem.target())
+    before = problem.run(sampler, 2)
+    sampler.set_lr(0.0)
+    assert torch.equal(problem.run(sampler, 1), before)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_counted_noise_is_what_is_not_injected(temperature: float) -> None:
+    sampler = SGFS([torch.zeros(2, requires_grad=True)], 0.1, num_data=40, temperature=temperature)
+    sampler.batch_size = 8
+    sampler.set_lr(SGFS.step_size(2.0, 40, 8, temperature))
+    assert sampler.counted_noise(sampler.lr) == pytest.approx(1 / (1 + 2.0**2))
