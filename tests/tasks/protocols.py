@@ -852,7 +852,7 @@ HASGLD_GAUSSIAN = [
         {"metric": _M},
     ),
     Row(
-        "hasgld-* hasgld_r001-*",
+        "hasgld-* hasgld_four-* hasgld_r001-*",
         "section 3 without the normalisation, frozen",
         {
             "sampler": "HASGLD", "options": _VALID, "metric": lbfgs(2),
@@ -864,7 +864,7 @@ HASGLD_GAUSSIAN = [
         "hasgld_four-*",
         "section 3 without the normalisation: the mean of four operators, ours above 256 weights",
         {"metric": lbfgs(2, slots=4)},
-        {"metric": _M, "freeze": "the paper's G adapts to the end"},
+        {"metric": _M},
     ),
     Row(
         "hasgld_averaged-*",
