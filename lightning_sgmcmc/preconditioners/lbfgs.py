@@ -41,10 +41,10 @@ class AveragedLBFGS(Preconditioner):
     With c1 infinite omega is 1: C is the newest operator, and many chains can share one
     computation, each with a C of its own.
 
-    y is the change of the mean
-    likelihood gradient on one minibatch, so C approximates the inverse Hessian of the mean loss
-    (N times the paper's G) and ``lr`` is the paper's epsilon. Before the first pair C = I / |g|_1
-    with the last gradient g, so that the first move is short whatever the scale of the loss.
+    y is the change of the mean likelihood gradient on one minibatch, so C approximates the inverse
+    Hessian of the mean loss (N times the paper's G) and ``lr`` is the paper's epsilon. Before the
+    first pair C = I / |g|_1 with the last gradient g, so that the first move is short whatever the
+    scale of the loss.
     gamma = max(y'y / s'y, delta / N) from the newest undamped pair; where s'y <= 0 the last gamma
     stays. Freeze it before keeping draws.
 

@@ -31,7 +31,8 @@ def label(overrides: Overrides) -> str:
     metric = stated.get("preconditioner")
     if metric is not None:
         words.append(f"{_name(metric)} metric{_in_brackets(metric.get('init_args', {}))}")
-    words += [f"{sign} = {stated[k]}" for k, sign in _SIGNS.items() if k in stated]
+    if signed := _signed(stated):
+        words.append(signed)
     if stated.get("labels") == "model":
         words.append("labels sampled")
     if stated.get("count_prior"):

@@ -8,6 +8,7 @@ from tasks.experiments.experiment import Choices, Studies, by_rightmost_dash
 from tasks.experiments.labels import label
 from tasks.experiments.psgld.methods import BATCH
 from tasks.experiments.psgld.networks import Method, Networks
+from tasks.experiments.psgld.students import LR
 from tasks.experiments.sheet import sheet
 from tasks.experiments.tables import Column, Result, Results, Row, Table, paper_row, repeated
 
@@ -104,7 +105,7 @@ def report(networks: Networks, results: Results) -> Iterator[str | Table]:
             if found := _finished(results, name, key):
                 built = label(networks.cell(name, key).overrides) if method.recipe else ""
                 if key == "distilled":
-                    built = f"student by Adam, lr 0.0001, of {built}"
+                    built = f"student by Adam, lr {LR:g}, of {built}"
                 record = _entry(found, method, built)
                 entries.append(Row([column.title, method.label], record=record))
     if entries:

@@ -19,6 +19,8 @@ from tasks.experiments.experiment import need
 from tasks.experiments.overrides import Component, component, ours
 
 MASKS = 100
+#: Adam's step, of students.
+LR = 1e-4
 
 
 def student(hidden: list[int]) -> Component:
@@ -26,7 +28,7 @@ def student(hidden: list[int]) -> Component:
     net = component(
         "tasks.nets.fan_in_mlp.FanInMLP", inputs=784, hidden=hidden, activation="relu", outputs=10
     )
-    adam = component("torch.optim.Adam", lr=1e-4)
+    adam = component("torch.optim.Adam", lr=LR)
     settings: dict[str, Any] = {"noise_std": 0.1, "prior_precision": 0.1}
     return ours("callbacks.Distillation", student=net, optimizer=adam, **settings)
 
