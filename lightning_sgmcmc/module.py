@@ -25,7 +25,7 @@ from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
 from lightning_sgmcmc.chain import Chain, OptimizerBurnIn, Starts, checks
 from lightning_sgmcmc.chain.processes import Processes, leave_at_exit
-from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
+from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule, DrawWeights
 from lightning_sgmcmc.chain.selection import compiled_in_place
 from lightning_sgmcmc.common.arguments import init_arguments, is_plain
 from lightning_sgmcmc.posterior import EnsembleSteps
@@ -49,16 +49,17 @@ class SGMCMCModule(EnsembleSteps):
             instance ``partial(PSGLD, lr=1e-3, prior=GaussianPrior(variance=1.0))``.
         burn_in: Steps before the first draw, the optimizer's included. C freezes there.
         thinning: Steps between draws.
+        draw_weights: Of draws in averages: ``"time"`` of their steps, ``"equal"``, or ``"auto"``,
+            by time, but equal in cycles (:class:`~lightning_sgmcmc.chain.schedules.DrawSchedule`).
         num_data: N; by default the length of the training set.
         schedule: Called with the sampler, returns the scheduler of its step size. One with
             ``draws``, a :class:`~lightning_sgmcmc.chain.schedules.Cycle`, also says which states
             are draws.
         burn_in_optimizer: Takes the first steps instead of the sampler; None for none.
-        gradients: How the sampler's gradients are estimated from a minibatch:
-            :class:`~lightning_sgmcmc.ControlVariate`, :class:`~lightning_sgmcmc.SVRG`, or None for
-            the minibatch's own. ``"auto"`` chooses what costs least where ``lr="auto"`` bounds the
-            minibatches' noise (:class:`~lightning_sgmcmc.adaptation.StepSize`), and is the
-            minibatch's own otherwise.
+        gradients: How the sampler's gradients are estimated from a minibatch, for instance by
+            :class:`~lightning_sgmcmc.ControlVariate`; None for the minibatch's own. ``"auto"``
+            chooses what costs least where ``lr="auto"`` bounds the minibatches' noise
+            (:class:`~lightning_sgmcmc.adaptation.StepSize`), and is the minibatch's own otherwise.
         freeze_preconditioner: Freeze C at the end of burn-in. If not, draws come from a chain
             whose C still adapts and whose target is biased, and the run says so.
         step_fraction: For ``lr="auto"``: the step size as a fraction of the largest stable one,
@@ -66,17 +67,15 @@ class SGMCMCModule(EnsembleSteps):
             after that. ``"auto"`` takes the largest, up to a quarter, that keeps the bound below on
             a Gaussian.
         curvature_batches: Minibatches from which that one is estimated.
-        max_gradient_noise: For ``lr="auto"`` on minibatches: the largest relative error of a
-            variance along the stiffest directions and of predictions, the step's own included
-            (:class:`~lightning_sgmcmc.adaptation.StepSize`); None sets none on noise.
+        max_gradient_noise: For ``lr="auto"`` on minibatches: largest relative error of a variance,
+            the step's included (:class:`~lightning_sgmcmc.adaptation.StepSize`); None for no bound.
         draw_budget: Largest number of draws of a chain that a command writes to disk, evenly
             spaced ones of those due; the rest enters the ensemble only. 0 writes none.
         draw_dtype: Type that draws are stored in: float32, bfloat16 or float16.
         num_chains: Chains that run as one computation, each with its own start, noise and
             minibatches.
-        starts: Where the other chains start than the first, which starts at ``net``'s weights:
-            see :func:`~lightning_sgmcmc.chain.starts`. By default anew as ``net`` was
-            initialised, and alike where weights are ``pretrained``.
+        starts: Where chains start other than the first, which starts at ``net``'s weights: see
+            :func:`~lightning_sgmcmc.chain.starts`. By default anew, and alike if ``pretrained``.
         sample: Shell patterns of the names of the weights to sample, such as ``["net.4.*"]``; the
             rest stays as it is. None samples all.
         pretrained: File whose weights ``net`` starts from: see
@@ -96,6 +95,7 @@ class SGMCMCModule(EnsembleSteps):
         *,
         burn_in: int = 0,
         thinning: int = 1,
+        draw_weights: DrawWeights = "auto",
         num_data: int | None = None,
         schedule: Callable[[Optimizer], LRScheduler] = ConstantStep,
         burn_in_optimizer: OptimizerBurnIn | None = None,
@@ -126,7 +126,7 @@ class SGMCMCModule(EnsembleSteps):
         self.chain = Chain(
             self,
             sampler,
-            DrawSchedule(burn_in, thinning, cycle, optimizer_steps),
+            DrawSchedule(burn_in, thinning, cycle, optimizer_steps, draw_weights),
             schedule,
             burn_in_optimizer=burn_in_optimizer,
             gradients=gradients,

@@ -23,7 +23,8 @@ class Optimized(Sampler):
         U/N = mean NLL - log p(theta) / N,
 
     so that it ends at a maximum of the posterior, or of the likelihood under a flat prior. The
-    draws are its iterates, all of weight 1, also where a schedule takes the step size to 0.
+    draws are its iterates. They count alike in averages, also where a schedule takes the step size
+    to 0; with ``draw_weights="time"`` by their step sizes, as a sampler's draws do.
 
     - A point estimate is one draw at the end: ``burn_in = max_steps - 1``.
     - A deep ensemble of K networks (Lakshminarayanan et al. 2017) is that with ``num_chains=K``:
@@ -48,6 +49,8 @@ class Optimized(Sampler):
         ValueError: If a value lies outside its range, lr is ``"auto"``, or the optimizer
             needs more than one gradient a step.
     """
+
+    iterates = True
 
     def __init__(
         self,
@@ -89,10 +92,6 @@ class Optimized(Sampler):
     def max_stable_lr(self, eigenvalue: float) -> float:
         """Return infinity: the optimizer has a limit of its own that is not known here."""
         return math.inf
-
-    def draw_weight(self) -> float:
-        """Return 1."""
-        return 1.0
 
     def formula(self, grads: list[Tensor]) -> None:
         """Take the optimizer's step on U/N."""

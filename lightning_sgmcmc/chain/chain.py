@@ -588,8 +588,13 @@ class Chain:
         return nll
 
     def _weight(self) -> float:
-        """Return the weight of the state that a step has just made: that step's size."""
-        return 1.0 if self.draws.cycle is not None else self.sampler.draw_weight()
+        """Return the weight of the state that a step has just made."""
+        return self.sampler.draw_weight() if self.draw_weights == "time" else 1.0
+
+    @property
+    def draw_weights(self) -> Literal["time", "equal"]:
+        """How draws count in averages: by the time of their steps or alike."""
+        return self.draws.resolved_weights(self.sampler.iterates)
 
     @property
     def base_lr(self) -> float:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+
+#: How draws count in averages: see :class:`DrawSchedule`.
+DrawWeights = Literal["auto", "time", "equal"]
 
 
 class ConstantStep(LambdaLR):
@@ -165,6 +169,11 @@ class DrawSchedule:
         thinning: Steps between draws.
         cycle: Of a cyclical step size, None for none.
         optimizer_steps: Steps before the sampler's first.
+        weights: ``"time"`` lets a draw count in averages by the time of the step that made it,
+            ``lr`` or its square root (:meth:`~lightning_sgmcmc.Sampler.draw_weight`), as averages
+            under decreasing steps need (Li et al. 2016, before Theorem 1); ``"equal"`` lets all
+            count alike. ``"auto"`` is by time, and alike for the draws of a cycle and for an
+            optimizer's iterates.
 
     Raises:
         ValueError: If a value lies outside its range.
@@ -176,7 +185,10 @@ class DrawSchedule:
         thinning: int = 1,
         cycle: Cycle | None = None,
         optimizer_steps: int = 0,
+        weights: DrawWeights = "auto",
     ) -> None:
+        if weights not in get_args(DrawWeights):
+            raise ValueError(f"draw_weights must be auto, time or equal, got {weights!r}")
         if burn_in < 0:
             raise ValueError(f"burn_in must not be negative, got {burn_in}")
         if thinning < 1:
@@ -187,7 +199,13 @@ class DrawSchedule:
                 "at least as large"
             )
         self.burn_in, self.thinning = burn_in, thinning
-        self.cycle, self.optimizer_steps = cycle, optimizer_steps
+        self.cycle, self.optimizer_steps, self.weights = cycle, optimizer_steps, weights
+
+    def resolved_weights(self, iterates: bool) -> Literal["time", "equal"]:
+        """Return how draws, or an optimizer's iterates, count in averages."""
+        if self.weights == "auto":
+            return "equal" if iterates or self.cycle is not None else "time"
+        return self.weights
 
     def keeps(self, step: int) -> bool:
         """Return whether the state after ``step`` steps is a draw."""

@@ -69,6 +69,8 @@ class Sampler(torch.optim.Optimizer):
     has_thermostat = False
     #: A Metropolis test makes the law exact at every step size.
     corrected = False
+    #: Draws are an optimizer's iterates, which count alike in averages unless told otherwise.
+    iterates: bool = False
     #: What noise a step takes.
     increments: Increments = "gaussian"
     #: A step adds the metric's Gamma where the metric has one.
@@ -344,7 +346,7 @@ class Sampler(torch.optim.Optimizer):
         return 2 if "second_gradient" in self.needs else 1
 
     def draw_weight(self) -> float:
-        """Return the weight of the current state in averages over draws: the step size."""
+        """Return the time of a step, the weight of the state that it made: the step size."""
         return self.lr
 
     @torch.no_grad()

@@ -63,6 +63,7 @@ class ChainsInTurn(Sampler):
         self.absorbs_gradient_noise = first.absorbs_gradient_noise
         self.batches, self.increments = first.batches, first.increments
         self.has_thermostat, self.corrected = first.has_thermostat, first.corrected
+        self.iterates = first.iterates
         self.preconditioner = _InTurn([s.preconditioner for s in self.samplers])
 
     @property
@@ -127,7 +128,7 @@ class ChainsInTurn(Sampler):
         return self.samplers[0].counted_noise(lr)
 
     def draw_weight(self) -> float:
-        """Return the weight of the current states in averages over draws."""
+        """Return the time of a step, the weight of the states that it made."""
         self._follow_lr()
         return self.samplers[0].draw_weight()
 

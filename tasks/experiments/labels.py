@@ -48,6 +48,9 @@ def label(overrides: Overrides) -> str:
         words.append(f"dropout {dropout:g}")
     if stated.get("temperature", 1.0) != 1.0:
         words.append(f"T = {stated['temperature']:.3g}")
+    weights = overrides.get("model.draw_weights", "auto")
+    if weights != "auto":
+        words.append("weighted alike" if weights == "equal" else "weighted by steps")
     return ", ".join(words)
 
 

@@ -52,6 +52,7 @@ USUAL: dict[str, Any] = {
     "schedule": None,
     "temperature": 1.0,
     "thinning": 1,
+    "weights": "auto",  # by time; an optimizer's iterates count alike
     "chains": 1,
     "optimizer": None,  # of burn-in
     "pruning": None,
@@ -311,7 +312,7 @@ def _averaged(column: str, steps: int, thinning: int) -> Row:
     return Row(
         f"{column}-*-averaged",
         "ours: the optimizers' mean over the iterates that samplers average",
-        {"burn_in": min(300, steps // 10), "thinning": thinning},
+        {"burn_in": min(300, steps // 10), "thinning": thinning, "weights": "time"},
     )
 
 
@@ -783,9 +784,14 @@ NLD = [
         {"lr": _ETA},
     ),
     Row(
-        "sgd-averaged sgd-accurate",
-        "ours: the mean over the iterates that samplers average",
-        {"burn_in": 500, "thinning": 100},
+        "sgd-averaged sgd-accurate sgd-alike",
+        "ours: the mean over the iterates that samplers average, with their weights",
+        {"burn_in": 500, "thinning": 100, "weights": "time"},
+    ),
+    Row(
+        "*-alike",
+        "section 2: the mean over the samples",
+        {"weights": "equal"},
     ),
     *(
         Row(

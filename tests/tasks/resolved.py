@@ -93,6 +93,7 @@ def of_run(cell: Cell) -> Resolved:
         "steps": config.trainer.max_steps,
         "burn_in": model.burn_in,
         "thinning": model.thinning,
+        "weights": model.draw_weights,
         "freeze": model.freeze_preconditioner if sampler.preconditioner.adaptive else None,
         "chains": model.num_chains,
         "optimizer": adam and _of_optimizer(adam),
@@ -154,6 +155,7 @@ def _of_sampler(sampler: Sampler) -> Resolved:
         "lr": "auto" if sampler.auto_lr else sampler.lr,
         "bound": None,
         "gradients": None,
+        "weights": "auto",
         "prior": repr(sampler.prior),
         "temperature": sampler.temperature,
     }

@@ -98,6 +98,9 @@ def test_recorded_runs_were_made_of_what_the_protocol_states(name: str) -> None:
         for key, value in re.findall(r"(\w+)=(\([^)]*\)|[^,()]+)", made["name"]):
             assert inner[key] == pytest.approx(ast.literal_eval(value)), cell.name
         assert made["prior"] == stated["prior"]
+        alike = stated["sampler"] == "Optimized" or "Cyclical" in str(stated["schedule"])
+        usual = "equal" if alike else "time"  # of "auto", which earlier records do not state
+        assert stated["weights"] in ("auto", record.get("draw_weights", usual)), cell.name
         assert record["temperature"] == pytest.approx(stated["temperature"])
         metric = re.fullmatch(r"(\w+)\((.*)\)", made["preconditioner"])
         assert metric

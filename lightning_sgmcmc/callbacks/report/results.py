@@ -114,6 +114,7 @@ def build(
         "collapsed_head": chain.head.names if chain.head is not None else None,
         "num_chains": chain.processes.all_chains(chain.num_chains),
         "num_draws": kept.num_draws,
+        "draw_weights": chain.draw_weights,
         "num_steps": chain.steps,
         "num_gradients": chain.num_gradients,
         "wall_seconds": wall_seconds,

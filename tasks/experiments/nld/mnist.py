@@ -11,7 +11,8 @@ accurate in the trials, which is the paper's rule, where the least NLL chose ano
 network's predictions give, and ``qdop-cold`` the temperature 1/N. ``qdop-smooth``, beyond the
 paper, has five chains of a network whose first weights are smooth over the pixels a priori, and
 freezes C after the first of the five steps. SGD's last iterate is one network; ``sgd-averaged`` and
-``sgd-accurate`` also average what samplers average.
+``sgd-accurate`` also average what samplers average, weighted alike. In ``NAME-alike`` all draws or
+iterates count the same, as in the paper.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ SHEET = sheet("nld")
 #: The runs of SGD, whose last iterate predicts.
 POINTS = ("sgd", "dropout")
 #: Those of which also the mean over iterates does, by their predictions or by their weights.
-AVERAGED = ("sgd-averaged", "sgd-accurate")
+AVERAGED = ("sgd-averaged", "sgd-accurate", "sgd-alike")
 PREDICTING = {
     "last": "last iterate",
     "ensemble": "mean prediction of iterates",
     "posterior_mean": "mean weights of iterates",
 }
-SUFFIXES = ("", "-accurate", "-chains", "-frozen", "-printed", "-sampled", "-cold")
+SUFFIXES = ("", "-alike", "-accurate", "-chains", "-frozen", "-printed", "-sampled", "-cold")
 
 
 def report(results: Results) -> Iterable[str | Table]:

@@ -117,11 +117,13 @@ def optimized(
 ) -> dict[str, Any]:
     """Return an optimizer, its step halved; weight decay 1/N.
 
-    The last iterate predicts, or the mean over those that :func:`published` averages.
+    The last iterate predicts, or the mean over those that :func:`published` averages, with the
+    same weights.
     """
     drawn = sampler(OPTIMIZED, lr, gaussian(1.0), optimizer=_OPTIMIZERS[name])
     last = protocol.draws(protocol.steps - 1, 1)
-    return drawn | protocol.halved() | (protocol.early() if averaged else last)
+    along = protocol.early() | {"model.draw_weights": "time"}
+    return drawn | protocol.halved() | (along if averaged else last)
 
 
 def deep_ensemble(protocol: Protocol, lr: float, networks: int) -> dict[str, Any]:

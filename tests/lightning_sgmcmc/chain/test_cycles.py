@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from lightning_sgmcmc import SGLD, BatchStream, GaussianPrior
+from lightning_sgmcmc.baselines import Optimized, RMSspectral
 from lightning_sgmcmc.callbacks import ChainCheckpoint
 from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.chain.schedules import BlockDecay, Cycle, CyclicalCosine
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, exact_posterior, toy_data, trainer
 
 CHAINS, LENGTH, SAMPLING = 800, 10, 0.2
+SLOW = partial(SGLD, lr=0.01)
 
 
 class Record(L.Callback):
@@ -97,6 +99,41 @@ def test_a_draw_has_the_weight_of_the_step_that_made_it(tmp_path: Path) -> None:
     trainer(tmp_path, 10).fit(module, datamodule=ToyData())
     expected = [0.008] * 2 + [0.004] * 4 + [0.002] * 2
     assert module.kept.draw_weights == pytest.approx(expected)
+    assert module.chain.draw_weights == "time"
+
+
+@pytest.mark.parametrize(
+    ("sampler", "schedule", "weights"),
+    [
+        (SLOW, BlockDecay, "equal"),
+        (partial(Optimized, lr=0.01), BlockDecay, "time"),
+        (partial(Optimized, lr=0.01, optimizer=RMSspectral), BlockDecay, "time"),  # in turn
+        (SLOW, CyclicalCosine, "time"),
+    ],
+)
+def test_draws_count_as_they_are_told_to(
+    tmp_path: Path, sampler: Any, schedule: Any, weights: Any
+) -> None:
+    """By default SGLD's count by time, an optimizer's iterates and draws of a cycle alike."""
+    make = partial(schedule, **{"every" if schedule is BlockDecay else "cycle": 4})
+    module = Toy(
+        sampler,
+        schedule=make,
+        draw_weights=weights,
+        num_chains=2,
+    )
+    trainer(tmp_path, 8).fit(module, datamodule=ToyData())
+    plain = SGLD([torch.zeros(1, requires_grad=True)], module.chain.base_lr)
+    factor = make(plain).lr_lambdas[0]
+    steps = [t for t in range(8) if module.chain.draws.keeps(t + 1)]
+    expected = [module.chain.base_lr * factor(t) if weights == "time" else 1.0 for t in steps]
+    assert module.kept.draw_weights == pytest.approx(expected)
+    assert module.chain.draw_weights == weights
+
+
+def test_weights_of_draws_are_one_of_three() -> None:
+    with pytest.raises(ValueError, match="draw_weights must be auto, time or equal, got 'step'"):
+        Toy(SLOW, draw_weights="step")
 
 
 def test_a_cyclical_run_resumes_with_its_cycle(tmp_path: Path) -> None:
