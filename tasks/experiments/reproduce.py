@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from lightning_sgmcmc.callbacks import ChainDivergedError
 from lightning_sgmcmc.callbacks.report import results
@@ -51,8 +52,8 @@ TABLES = {
 
 #: The file in a folder of cells that names their experiment.
 OWNER = "experiment.txt"
-#: File in a run's folder with the options that its configuration was overridden by.
-OVERRIDES = "overrides.json"
+#: File in a run's folder with what it was made of: its cell's settings, and the options given.
+MADE = "made.json"
 
 
 def main(root: Path, arguments: list[str] | None = None, program: str | None = None) -> None:
@@ -76,13 +77,16 @@ def main(root: Path, arguments: list[str] | None = None, program: str | None = N
     if not options.show:
         for cell in _chosen(experiment, cells, options):
             run(root, out, cell, overrides)
+    finished = {cell.name: read(out, cell) for cell in cells}
+    ended = [cell for cell in cells if finished[cell.name] is not None]
+    for cell in ended:
+        if others := _other_settings(root, out, cell):
+            errors.fail(others)
+        if made := _made_with(out / cell.name):
+            print(f"{cell.name} was made with {' '.join(made)}", file=sys.stderr)
     kept = root / "docs" / "measured" / options.table
     if options.record:
-        record(kept, out, cells)
-    finished = {cell.name: read(out, cell) for cell in cells}
-    for name in (name for name, content in finished.items() if content is not None):
-        if made := _made_with(out / name):
-            print(f"{name} was made with {' '.join(made)}", file=sys.stderr)
+        record(kept, out, ended)
     if options.measured:
         finished = {cell.name: finished[cell.name] or read(kept, cell) for cell in cells}
         if not any(finished.values()):
@@ -193,8 +197,9 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     A cell whose chain diverges is finished: that is its result.
     """
     folder = out / cell.name
-    if isinstance(cell, Cell):
-        _refuse_other(folder, overrides)
+    if others := _other_settings(root, out, cell):
+        errors.fail(others)
+    _refuse_other(folder, overrides)
     if (folder / "results.json").is_file():
         print(f"{cell.name}: finished")
         return
@@ -203,7 +208,8 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     if isinstance(cell, Study):
         _compute(folder, cell)
         return
-    write_beside(folder / OVERRIDES, json.dumps(overrides) + "\n")
+    made = {"cell": _settings(root, cell), "options": overrides}
+    write_beside(folder / MADE, json.dumps(made, indent=2) + "\n")
     if (folder / "config.yaml").is_file():  # begins anew where there is no checkpoint yet
         arguments = ["--out", str(folder), "--ckpt_path", "last", *overrides]
     else:
@@ -213,7 +219,7 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     except SystemExit as stop:
         if not isinstance(stop.__context__, (ChainDivergedError, NonFiniteGradientError)):
             if not (folder / "config.yaml").is_file():  # refused before it began
-                (folder / OVERRIDES).unlink(missing_ok=True)
+                (folder / MADE).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
@@ -233,9 +239,35 @@ def _refuse_other(folder: Path, overrides: list[str]) -> None:
 
 def _made_with(folder: Path) -> list[str] | None:
     """Return the options that a run's configuration was overridden by; None of no run."""
-    path = folder / OVERRIDES
-    made: list[str] | None = json.loads(path.read_text()) if path.is_file() else None
+    path = folder / MADE
+    made: list[str] | None = json.loads(path.read_text())["options"] if path.is_file() else None
     return made
+
+
+def _settings(root: Path, cell: Cell) -> dict[str, Any]:
+    """Return what a cell sets, its configuration file's content by the word ``config``."""
+    config = cell.config
+    if isinstance(config, str):
+        config = yaml.safe_load((root / "configs" / "papers" / config).read_text())
+    settings: dict[str, Any] = json.loads(json.dumps({"config": config} | dict(cell.overrides)))
+    return settings
+
+
+def _other_settings(root: Path, out: Path, cell: Cell | Study) -> str | None:
+    """Return in what a run differs from its cell, which has changed since; None if in nothing."""
+    folder = out / cell.name
+    if isinstance(cell, Study) or not (folder / "config.yaml").is_file():
+        return None
+    if not (folder / MADE).is_file():
+        return f"{folder} was made by an earlier version: remove it, or give another --out"
+    made, now = json.loads((folder / MADE).read_text())["cell"], _settings(root, cell)
+    others = [name for name in sorted(made.keys() | now.keys()) if made.get(name) != now.get(name)]
+    if not others:
+        return None
+    return (
+        f"{folder} was made with another {', '.join(others)} than {cell.name} has now: remove it, "
+        "or give another --out"
+    )
 
 
 def _compute(folder: Path, study: Study) -> None:

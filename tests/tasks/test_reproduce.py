@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -172,6 +173,18 @@ def test_a_run_goes_on_from_any_moment_and_is_not_taken_for_another(
         assert made in capsys.readouterr().err
         (folder / "results.json").unlink(missing_ok=True)
     reproduce.main(ROOT, [*command[:2], *reversed(command[2:])])
+    capsys.readouterr()
+    for changed in ([cells[0].but("run", {"model.burn_in": 15, "model.sampler.lr": 2e-6})], cells):
+        table.EXPERIMENT = replace(table.EXPERIMENT, cells=partial(list, changed))
+        if changed is cells:
+            reproduce.main(ROOT, command)
+            assert "run: finished" in capsys.readouterr().out
+            continue
+        for given in (command, [*command[:2], "--show", "--record"]):  # not what was run
+            with pytest.raises(SystemExit):
+                reproduce.main(ROOT, given)
+            said = "run was made with another model.burn_in, model.sampler than run has now: remove"
+            assert said in capsys.readouterr().err
     results = folder / "results.json"
     results.write_text(results.read_text().replace('"seed": 3', '"seed": 4'))
     with pytest.raises(DamagedFileError, match=r"results\.json is damaged"):
@@ -295,6 +308,6 @@ def test_the_table_says_which_runs_were_made_with_other_options(
     for cell, made in zip(cells, (["--trainer.max_steps=9"], []), strict=True):
         (tmp_path / cell.name).mkdir()
         results.write(tmp_path / cell.name, {"provenance": {}, "value": 1})
-        (tmp_path / cell.name / reproduce.OVERRIDES).write_text(json.dumps(made))
+        (tmp_path / cell.name / reproduce.MADE).write_text(json.dumps({"options": made}))
     reproduce.main(ROOT, ["toy", f"--out={tmp_path}", "--show"])
     assert capsys.readouterr().err == "quick was made with --trainer.max_steps=9\n"
