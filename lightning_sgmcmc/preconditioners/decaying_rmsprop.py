@@ -36,8 +36,8 @@ class DecayingRMSProp(Diagonal):
 
     def __init__(self, eps: float = 1e-4, power: float = 0.5, delay: int = 0) -> None:
         super().__init__()
-        if not eps > 0:
-            raise ValueError(f"eps must be positive, got {eps}")
+        if not 0 < eps < math.inf:
+            raise ValueError(f"eps must be positive and finite, got {eps}")
         if not 0 < power <= 1:
             raise ValueError(f"power must lie in (0, 1], got {power}")
         if not delay >= 0:

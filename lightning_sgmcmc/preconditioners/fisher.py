@@ -60,8 +60,8 @@ class Fisher(Preconditioner):
         super().__init__()
         if labels not in ("data", "model"):
             raise ValueError(f"labels must be data or model, got {labels!r}")
-        if not (eps >= 0 and floor >= 0 and eps + floor > 0):
-            raise ValueError(f"eps must be positive, or floor, got {eps} and {floor}")
+        if not (eps >= 0 and floor >= 0 and 0 < eps + floor < math.inf):
+            raise ValueError(f"eps must be positive, or floor, and finite, got {eps} and {floor}")
         if not 0 <= power <= 1:
             raise ValueError(f"power must lie in [0, 1], got {power}")
         if memory is not None and not 0 <= memory < 1:

@@ -80,14 +80,13 @@ class AveragedLBFGS(Preconditioner):
             raise ValueError(f"memory must be a whole number of at least 1, got {memory}")
         if not 0 < r < 1:
             raise ValueError(f"r must lie in (0, 1), got {r}")
-        if not delta > 0:
-            raise ValueError(f"delta must be positive, got {delta}")
+        if not 0 < delta < math.inf:
+            raise ValueError(f"delta must be positive and finite, got {delta}")
         if not (slots is None or slots == "auto" or (isinstance(slots, int) and slots >= 1)):
             raise ValueError(f"slots must be auto, None or at least 1, got {slots!r}")
-        if not (omega[0] > 0 and omega[1] > 0 and (0.5 < omega[2] <= 1 or omega[2] == 0)):
-            raise ValueError(
-                f"omega must be (c1 > 0, c2 > 0, power in (1/2, 1] or 0), got {tuple(omega)}"
-            )
+        rates = tuple(omega)
+        if len(rates) != 3 or not (min(rates[:2]) > 0 and (0.5 < rates[2] <= 1 or rates[2] == 0)):
+            raise ValueError(f"omega must be (c1 > 0, c2 > 0, power in (1/2, 1] or 0), got {rates}")
         self.memory, self.r, self.delta, self.slots = memory, r, delta, slots
         self.omega = (float(omega[0]), float(omega[1]), float(omega[2]))
         self.held: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +57,10 @@ class RMSProp(Diagonal):
         super().__init__()
         if not 0 <= alpha < 1:
             raise ValueError(f"alpha must lie in [0, 1), got {alpha}")
-        if not eps > 0:
-            raise ValueError(f"eps must be positive, got {eps}")
-        if not floor >= 0:
-            raise ValueError(f"floor must not be negative, got {floor}")
+        if not 0 < eps < math.inf:
+            raise ValueError(f"eps must be positive and finite, got {eps}")
+        if not 0 <= floor < math.inf:
+            raise ValueError(f"floor must be finite and not negative, got {floor}")
         if gamma_probes is not None and gamma_probes < 0:
             raise ValueError(f"gamma_probes must be None, 0 or positive, got {gamma_probes}")
         self.alpha, self.eps, self.floor = alpha, eps, floor

@@ -93,12 +93,11 @@ class Sampler(torch.optim.Optimizer):
     ) -> None:
         if lr != "auto" and not (isinstance(lr, (int, float)) and lr > 0 and math.isfinite(lr)):
             raise ValueError(f'lr must be a positive number or "auto", got {lr!r}')
-        if not (temperature >= 0 and math.isfinite(temperature)):
-            raise ValueError(f"temperature must be finite and not negative, got {temperature}")
-        if seed < 0:
-            raise ValueError(f"seed must not be negative, got {seed}")
-        if chain < 0:
-            raise ValueError(f"chain must not be negative, got {chain}")
+        if not (isinstance(temperature, (int, float)) and 0 <= temperature < math.inf):
+            raise ValueError(f"temperature must be finite and not negative, got {temperature!r}")
+        for what, number in (("seed", seed), ("chain", chain)):
+            if number != int(number) or number < 0:
+                raise ValueError(f"{what} must be a whole number, not negative, got {number!r}")
         check_generator(noise)
         if not self.adds_gamma and getattr(preconditioner, "gamma_probes", None) is not None:
             raise ValueError(f"{self.name} has no Gamma term: leave gamma_probes at None")

@@ -281,6 +281,7 @@ def test_a_full_fisher_too_large_for_memory_says_how_large() -> None:
     [
         ({"eps": -1.0}, "eps must be positive, or floor"),
         ({"eps": 0.0}, "eps must be positive, or floor"),
+        ({"eps": float("inf")}, "eps must be positive, or floor, and finite"),
         ({"labels": "sampled"}, "labels must be data or model, got 'sampled'"),
         ({"power": 1.5}, r"power must lie in \[0, 1\], got 1.5"),
         ({"memory": 1.0}, r"memory must lie in \[0, 1\), got 1.0"),

@@ -348,6 +348,8 @@ def test_freeze_keeps_c() -> None:
         ({"r": 0.0}, r"r must lie in \(0, 1\), got 0"),
         ({"r": 1.0}, r"r must lie in \(0, 1\), got 1"),
         ({"delta": 0.0}, "delta must be positive"),
+        ({"delta": float("inf")}, "delta must be positive and finite"),
+        ({"omega": (1.0, 2.0)}, "omega must be"),
         ({"slots": 0}, "slots must be auto, None or at least 1, got 0"),
         ({"slots": "all"}, "slots must be auto, None or at least 1, got 'all'"),
         ({"omega": (5.0, 10.0, 0.5)}, "omega must be"),

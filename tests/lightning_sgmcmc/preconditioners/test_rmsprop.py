@@ -205,9 +205,11 @@ def test_check_refuses_a_diverging_prior_drift() -> None:
     [
         ({"alpha": 1.0}, r"alpha must lie in \[0, 1\), got 1"),
         ({"alpha": -0.1}, r"alpha must lie in \[0, 1\), got -0.1"),
-        ({"eps": 0.0}, "eps must be positive, got 0"),
-        ({"floor": -1.0}, "floor must not be negative, got -1"),
-        ({"floor": float("nan")}, "floor must not be negative, got nan"),
+        ({"eps": 0.0}, "eps must be positive and finite, got 0"),
+        ({"eps": float("inf")}, "eps must be positive and finite, got inf"),
+        ({"floor": -1.0}, "floor must be finite and not negative, got -1"),
+        ({"floor": float("nan")}, "floor must be finite and not negative, got nan"),
+        ({"floor": float("inf")}, "floor must be finite and not negative, got inf"),
         ({"gamma_probes": -1}, "gamma_probes must be None, 0 or positive, got -1"),
     ],
 )
