@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_info
+
 from lightning_sgmcmc.callbacks.checkpoint_files import read_checkpoint
 
 #: The settings that change neither what is drawn nor the data. Paths of data count among them,
@@ -40,7 +42,7 @@ Change = dict[str, Any]
 
 
 def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
-    """Return what changed in a run's settings so far, and where it goes on.
+    """Return what changed in a run's settings so far, and say so if no step is left.
 
     Args:
         checkpoint: From which the run goes on.
@@ -58,6 +60,11 @@ def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
     before = json.loads(content["sgmcmc_settings"]) if "sgmcmc_settings" in content else None
     if before is None:  # the run was not started by the command line
         return []
+    steps, most = content["global_step"], settings["trainer"]["max_steps"]
+    if 0 <= most < steps:
+        rank_zero_info(
+            f"Note: the run has taken {steps} steps; trainer.max_steps = {most} adds none"
+        )
     found: list[Change] = json.loads(content["sgmcmc_changes"])
     old, new = named(before), named(settings)
     for name in sorted(old.keys() | new.keys(), key=lambda n: (not n.endswith("class_path"), n)):
@@ -72,9 +79,7 @@ def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
                 f"{_shown(values[0])} so far, {_shown(values[1])} now; give what it had, or start "
                 "a run of its own"
             )
-        found.append(
-            {"setting": name, "from": values[0], "to": values[1], "step": content["global_step"]}
-        )
+        found.append({"setting": name, "from": values[0], "to": values[1], "step": steps})
     return found
 
 

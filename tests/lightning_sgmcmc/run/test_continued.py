@@ -56,3 +56,14 @@ def test_an_option_of_a_later_version_is_no_change() -> None:
 def test_what_was_empty_or_had_another_value_is_one(changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cannot change where a run is continued"):
         continued.changes(Path(), _with(**changed))
+
+
+@pytest.mark.parametrize(("most", "said"), [(6, ["6 adds none"]), (7, []), (-1, []), (10, [])])
+def test_a_run_that_is_longer_already_is_told_so(
+    most: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is of step 7; -1 is no limit."""
+    notes: list[str] = []
+    monkeypatch.setattr(continued, "rank_zero_info", notes.append)
+    continued.changes(Path(), _with(trainer__max_steps=most))
+    assert [note.rsplit(" = ", 1)[-1] for note in notes] == said
