@@ -237,6 +237,10 @@ def test_numbers_stand_where_they_belong() -> None:
     del masked["sampler"]  # of networks of runs of their own, which nothing averages
     results["400-mc-dropout"] = masked
     results["1200-distilled"] = masked
+    of_mean = {"posterior_mean": {"error_percent": 2.5, "nll": 0.125}}
+    results["400-sgd-averaged"] = made_up([4.0], metrics=alone["metrics"] | of_mean)
+    results["400-rmsprop"] = made_up([4.0], metrics=alone["metrics"] | of_mean, num_draws=1)
+    results["1200-sgd-averaged"] = made_up([4.0, 4.0], metrics=alone["metrics"] | of_mean)
     results["800-psgld-100"] = {"diverged": "chain 0 diverged"}
     diagnostics = {"configurational_temperature": {"value": 1.2345}}
     results["reduced-psgld-1"] = made_up(
@@ -261,14 +265,20 @@ def test_numbers_stand_where_they_belong() -> None:
     assert row(tail, "800-800 | SGD")[2:] == [
         "SGD, lr 0.5 halved every 12,000 steps, prior N(0, 1)",
         "1,234", "100", "3", "7", "", "0.5000 +- 0.0000 (3)", "0.2500 +- 0.0000 (3)",
-        "9.00, 0.5000", "60.0", "abacus",
+        "9.00, 0.5000", "", "60.0", "abacus",
     ]  # fmt: skip
     psgld = row(tail, "400-400, 20 epochs | pSGLD, sigma^2 = 1, posterior (T = 1)")
     assert psgld[4:8] == ["20", "2", "7", "1, 1.23"]
     dropout = row(tail, "400-400 | SGD, dropout")
     assert (dropout[5], dropout[8]) == ("2", "0.7500 +- 0.3536 (2)")
-    assert dropout[10:12] == ["", "3.0"]  # of runs of their own there is no mean prediction
+    assert dropout[10:13] == ["", "", "3.0"]  # of runs of their own there is no mean prediction
     assert row(tail, "400-400 | SGD, MC dropout, 100 masks")[10] == ""
+    assert row(tail, "400-400 | SGD, mean over iterates")[10:12] == ["", "2.50, 0.1250"]
+    for name in (
+        "400-400 | RMSprop",
+        "1200-1200 | SGD, mean over iterates",
+    ):  # one draw, and two chains
+        assert row(tail, name)[11] == ""
     student = row(tail, "1200-1200 | distilled pSGLD, sigma^2 = 1, published code")
     assert student[2].startswith("student by Adam, lr 0.0001, of SGLD, RMSProp metric, adapting,")
     assert row(tail, "1200-1200 | deep ensemble of 5 (Adam)")[5] == "1 of 2 networks"

@@ -38,16 +38,22 @@ def _entry(runs: Sequence[Result], method: Method, built: str) -> Result:
     first, count = runs[0], sum(run["num_chains"] for run in runs)
     apart = len(runs) > 1 or "sampler" not in first  # of networks of runs of their own
     alone = method.together or apart or first["num_chains"] == 1
-    all_chains = first["metrics"]["ensemble"]
+    draws, mean = first["metrics"]["ensemble"], first["metrics"].get("posterior_mean")
+    one_mean = count == 1 and first.get("num_draws", 1) > 1 and mean is not None
     return first | {
         "built": built,
         "epochs": first["num_gradients"] * BATCH / first["num_data"],
         "chains": f"1 of {count} networks" if method.together else str(count),
         "nll": _values(runs, "nll", method),
         "ece": _values(runs, "ece", method),
-        "together": "" if alone else f"{all_chains['error_percent']:.2f}, {all_chains['nll']:.4f}",
+        "together": "" if alone else _two(draws),
+        "of_mean_weights": _two(mean) if one_mean else "",
         "seconds": sum(run["wall_seconds"] for run in runs),
     }
+
+
+def _two(metrics: Result) -> str:
+    return f"{metrics['error_percent']:.2f}, {metrics['nll']:.4f}"
 
 
 def _cost(results: Results, networks: Networks, column: str, name: str) -> str:
