@@ -326,7 +326,11 @@ def test_results_without_git_and_within_another_repository(
         ),
         (
             ["--task", "toy", "--model.burn_in_optimizer.thinning=2"],
-            "model.burn_in_optimizer has no option 'thinning'",
+            "OptimizerBurnIn has no option 'thinning': it takes optimizer, steps, warmup, final",
+        ),
+        (
+            ["--task", "toy", "--data.batchsize=2"],
+            "ToyData has no option 'batchsize': it takes batch_size",
         ),
         (["--task", "toy", "--nonsense=1"], "nonsense"),
         (["--task", "toy", "--trainer.max_steps=few"], "trainer.max_steps: expected int, got few"),
@@ -573,5 +577,5 @@ def test_draws_of_a_module_that_cannot_be_found(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"names nowhere\.Task, which cannot be imported"):
         load_posterior(tmp_path)
     (tmp_path / "config.yaml").write_text("model: {class_path: tests.toy.Toy, init_args: {n: 1}}")
-    with pytest.raises(ValueError, match="model has no option 'n'"):
+    with pytest.raises(ValueError, match="Toy has no option 'n': it takes sampler, burn_in"):
         load_posterior(tmp_path)

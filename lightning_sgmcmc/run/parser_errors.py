@@ -9,7 +9,6 @@ from importlib import import_module
 
 from lightning_sgmcmc import preconditioners, priors, samplers
 from lightning_sgmcmc.common.arguments import argument_names
-from lightning_sgmcmc.module import SGMCMCModule
 
 _NOTHING = (
     "nothing to run: give --task NAME or --config FILE, or a task of your own as --model CLASS "
@@ -37,10 +36,9 @@ def reason(message: str, error: BaseException | None = None) -> str:
     field = _field(causes)
     refused = re.search(r"Option '([^']+)' is not accepted", causes[-1])
     if refused:
-        classes = re.findall(r"class_path='([\w.]+)'", " ".join(causes))
+        classes = re.findall(r"class_path[= ]'([\w.]+)'", " ".join(causes))
         if not classes:
-            names = _model_options() if field == "model" else []
-            return f"{field} has no option {refused[1]!r}{_meant(refused[1], names)}"
+            return f"{field} has no option {refused[1]!r}"
         names = _arguments(classes[-1])
         known = f": it takes {', '.join(names)}{_meant(refused[1], names)}"
         name = classes[-1].rsplit(".", 1)[-1]
@@ -75,10 +73,6 @@ def nearest_option(message: str, known: Iterable[str]) -> str:
         return ""
     longer = sorted(name for name in known if name.startswith(unknown[1]))
     return f"; do you mean {longer[0]}?" if longer else _meant(unknown[1], list(known))
-
-
-def _model_options() -> list[str]:
-    return argument_names(SGMCMCModule)
 
 
 def _missing(field: str, names: list[str]) -> str:
