@@ -40,7 +40,7 @@ def reason(message: str, error: BaseException | None = None) -> str:
         if not classes:
             return f"{field} has no option {refused[1]!r}"
         names = _arguments(classes[-1])
-        known = f": it takes {', '.join(names)}{_meant(refused[1], names)}"
+        known = f": it takes {', '.join(names) or 'none'}{_meant(refused[1], names)}"
         name = classes[-1].rsplit(".", 1)[-1]
         return f"{name} has no option {refused[1]!r}{known}"
     unknown = re.search(r"Expected a dot import path string: (\S+)", causes[-1])
