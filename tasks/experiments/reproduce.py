@@ -80,8 +80,7 @@ def main(root: Path, arguments: list[str] | None = None, program: str | None = N
     finished = {cell.name: read(out, cell) for cell in cells}
     ended = [cell for cell in cells if finished[cell.name] is not None]
     for cell in ended:
-        if others := _other_settings(root, out, cell):
-            errors.fail(others)
+        _refuse_changed(root, out, cell)
         if made := _made_with(out / cell.name):
             print(f"{cell.name} was made with {' '.join(made)}", file=sys.stderr)
     kept = root / "docs" / "measured" / options.table
@@ -197,8 +196,7 @@ def run(root: Path, out: Path, cell: Cell | Study, overrides: list[str]) -> None
     A cell whose chain diverges is finished: that is its result.
     """
     folder = out / cell.name
-    if others := _other_settings(root, out, cell):
-        errors.fail(others)
+    _refuse_changed(root, out, cell)
     _refuse_other(folder, overrides)
     if (folder / "results.json").is_file():
         print(f"{cell.name}: finished")
@@ -253,21 +251,20 @@ def _settings(root: Path, cell: Cell) -> dict[str, Any]:
     return settings
 
 
-def _other_settings(root: Path, out: Path, cell: Cell | Study) -> str | None:
-    """Return in what a run differs from its cell, which has changed since; None if in nothing."""
+def _refuse_changed(root: Path, out: Path, cell: Cell | Study) -> None:
+    """End with one line if a run was made of other settings than its cell has now."""
     folder = out / cell.name
     if isinstance(cell, Study) or not (folder / "config.yaml").is_file():
-        return None
+        return
     if not (folder / MADE).is_file():
-        return f"{folder} was made by an earlier version: remove it, or give another --out"
+        errors.fail(f"{folder} was made by an earlier version: remove it, or give another --out")
     made, now = json.loads((folder / MADE).read_text())["cell"], _settings(root, cell)
     others = [name for name in sorted(made.keys() | now.keys()) if made.get(name) != now.get(name)]
-    if not others:
-        return None
-    return (
-        f"{folder} was made with another {', '.join(others)} than {cell.name} has now: remove it, "
-        "or give another --out"
-    )
+    if others:
+        errors.fail(
+            f"{folder} was made with another {', '.join(others)} than {cell.name} has now: remove "
+            "it, or give another --out"
+        )
 
 
 def _compute(folder: Path, study: Study) -> None:
