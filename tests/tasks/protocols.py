@@ -382,7 +382,7 @@ def _methods(num_data: int) -> list[Row]:
             "noise-free pSGLD",
             optimized("RMSprop", alpha=0.99, eps=1e-5),
         ),
-        Row("*-sgd *-sgd-averaged *-dropout-*", "noise-free SGLD", optimized("SGD")),
+        Row("*-sgd *-sgd-averaged *-sgd-chosen *-dropout-*", "noise-free SGLD", optimized("SGD")),
         Row(
             "*-rmsspectral",
             "Carlson et al. 2015",
@@ -500,10 +500,11 @@ PSGLD_CNN = [
         {"lr": "which of the two is not said; the smaller one"},
     ),
     Row(
-        "*-psgld-chosen *-rmsprop-chosen *-psgld",
+        "*-psgld-chosen *-psgld",
         "docs/psgld-cnn.md: chosen on held-out examples",
         {"lr": 0.0003},
     ),
+    Row("*-sgd-chosen", "the same", {"lr": 0.2}),
     Row(
         "*-sgld-published *-sgd *-sgd-averaged *-sgld",
         "CNN: epsilon = {1, 2}e-1 via grid search",

@@ -7,8 +7,8 @@ Cells, ``COLUMN-METHOD``:
 - ``reduced`` the former for 4 epochs, for a machine without a GPU.
 
 ``*-published`` follow the authors' code, whose noise is that of the temperature 1/N, and so does
-``psgld-chosen``, at the step that is best on held-out examples; ``psgld`` and ``sgld`` sample the
-posterior.
+``psgld-chosen``; ``psgld`` and ``sgld`` sample the posterior. ``*-chosen`` have the step that is
+best on held-out examples, where it is not that of the method's first row.
 """
 
 from functools import partial
