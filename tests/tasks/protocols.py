@@ -295,7 +295,7 @@ def _networks(
             Row(f"{column}-*", where, common, ours),
             Row(
                 f"{column}-psgld-published* {column}-psgld-chosen {column}-sgld-published "
-                f"{column}-distilled*",
+                f"{column}-sgld-chosen {column}-distilled*",
                 "the authors' code: 300 steps of burn-in, halved every L epochs",
                 {"schedule": halved(every), "burn_in": min(300, steps // 10)},
             ),
@@ -371,7 +371,7 @@ def _methods(num_data: int) -> list[Row]:
             {"freeze": "the paper's C adapts to the end: its target is another (psgld-bias.md)"},
         ),
         Row(
-            "*-sgld-published",
+            "*-sgld-published *-sgld-chosen",
             "SGLD by the authors' code",
             {"sampler": "SGLD", "temperature": 1 / num_data},
             {"temperature": _T},
@@ -504,7 +504,7 @@ PSGLD_CNN = [
         "docs/psgld-cnn.md: chosen on held-out examples",
         {"lr": 0.0003},
     ),
-    Row("*-sgd-chosen", "the same", {"lr": 0.2}),
+    Row("*-sgd-chosen *-sgld-chosen", "the same", {"lr": 0.2}),
     Row(
         "*-sgld-published *-sgd *-sgd-averaged *-sgld",
         "CNN: epsilon = {1, 2}e-1 via grid search",
