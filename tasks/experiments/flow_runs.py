@@ -16,7 +16,7 @@ from tasks.pde_source import PDESource
 RUNS = {
     "default": "the README's command",
     "seed-1": "the same from other weights and with other noise",
-    "momentum-995": "momentum .995, a fifth more steps",
+    "momentum-995": "momentum .995, half as many steps again",
     "momentum-995-seed-1": "the same from other weights and with other noise",
     "quarter": "a quarter of the largest stable step, a draw every 8",
     "momentum-99": "momentum .99, burn-in of 1,000",
