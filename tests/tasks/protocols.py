@@ -1040,7 +1040,7 @@ TABLE2 = [
         {"metric": "none: SGLD; with this metric, frozen, the row is pSGLD, and is labelled so"},
     ),
     Row(
-        "hasgld1-* hasgld2-*",
+        "*hasgld1-* *hasgld2-*",
         "section 5.3.2, Table 2: M = 1",
         {
             "sampler": "HASGLD", "options": _VALID, "metric": lbfgs(1),
@@ -1048,10 +1048,29 @@ TABLE2 = [
         },
         {"metric": _SLOTS, "freeze": "the paper's G adapts to the end"},
     ),
-    Row("hasgld2-*", "Table 2: M = 2", {"metric": lbfgs(2)}, {"metric": _SLOTS}),
+    Row("*hasgld2-*", "Table 2: M = 2", {"metric": lbfgs(2)}, {"metric": _SLOTS}),
     *(
         Row(f"sgld-{rate} hasgld?-{rate}", "Table 2: the sparse rate, while Adam runs",
             pruning(rate / 100, 380, 1520, 38))
+        for rate in (30, 50)
+    ),
+    Row("random-* printed-*", "docs/table2.md: as Table 1's, in passes of 38",
+        {"optimizer": None, "burn_in": 1140, "steps": 1520, "lr": 0.5, "step_fraction": None}),
+    Row("random-sgld-*", "docs/table2.md: a step takes one gradient; SGLD has no metric",
+        {"sampler": "SGLD", "metric": USUAL["metric"], "freeze": None, "burn_in": 2280,
+         "steps": 3040, "lr": "auto", "step_fraction": 0.8}),
+    Row(
+        "printed-*",
+        "Algorithm 2 as printed; T = 1e-6, steps falling as (1 + t/380)^-2: docs/table2.md",
+        {
+            "options": _PRINTED, "temperature": 1e-6, "lr": 0.1,
+            "schedule": "PolynomialDecay(b=380.0, gamma=2.0)",
+        },
+        {"temperature": "tau is not given"},
+    ),
+    *(
+        Row(f"random-*-{rate} printed-*-{rate}", "docs/table2.md",
+            pruning(rate / 100, 190, 760, 38))
         for rate in (30, 50)
     ),
 ]  # fmt: skip

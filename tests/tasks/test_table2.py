@@ -27,7 +27,9 @@ def test_names_are_unique_and_the_paper_s_cells_are_there() -> None:
     names = [cell.name for cell in (*table2.cells(), *table2.SHEET.trial_runs())]
     assert len(set(names)) == len(names)
     rates = sorted({rate for row in TABLE_2.values() for rate in row})
-    assert {f"{m}-{round(100 * r)}" for m in table2.SHEET.labels for r in rates} < set(names)
+    for start in ("", "random-", "printed-"):
+        methods = set(table2.SHEET.labels) - ({"sgld"} if start == "printed-" else set())
+        assert {f"{start}{m}-{round(100 * r)}" for m in methods for r in rates} < set(names)
     assert set(table2.SHEET.labels.values()) == set(TABLE_2)
     assert {f"references-{k}-{p}" for k in table2.KINDS for p in table2.TERMS} < set(names)
 
@@ -37,14 +39,20 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
     content = parsed(cell)
     model, data = content["model"]["init_args"], content["data"]["init_args"]
     sampler = model["sampler"]["class_path"].rsplit(".", 1)[-1]
-    assert model["sampler"]["init_args"]["temperature"] == 1.0
-    assert 0 < model["burn_in_optimizer"]["steps"] < model["burn_in"]
+    start, *rest = cell.name.split("-")
+    from_adam = start not in ("random", "printed")
+    assert model["sampler"]["init_args"]["temperature"] == (1e-6 if start == "printed" else 1.0)
+    if from_adam:
+        assert 0 < model["burn_in_optimizer"]["steps"] < model["burn_in"]
+        first = start
+    else:
+        assert model["burn_in_optimizer"] is None
+        first, *rest = rest
     batches = -(-(1300 - data["num_val"]) // data["batch_size"])
     assert model["thinning"] == batches // 2
     for steps in (model["burn_in"], content["trainer"]["max_steps"]):
         assert steps % batches == 0
-    assert (model["noise"], data["num_val"]) == ("held_out", 100)
-    first, *rest = cell.name.split("-")
+    assert (model["noise"], data["num_val"]) == ("held_out" if from_adam else 0.01, 100)
     callbacks = content["trainer"]["callbacks"] or []
     if first in table2.SHEET.labels:
         assert sampler == ("SGLD" if first == "sgld" else "HASGLD")
@@ -52,6 +60,9 @@ def test_cells_are_valid_commands(cell: Cell, parsed: Any) -> None:
         assert [round(100 * c["init_args"]["rate"]) for c in callbacks] == (
             [int(rest[0])] if rest[0] != "0" else []
         )
+        for pruning in (c["init_args"] for c in callbacks):
+            # The weights that pruning leaves go on learning before draws are kept.
+            assert pruning["start"] < pruning["stop"] < model["burn_in"]
         return
     form, kind, terms = rest
     assert (sampler, data["kind"], data["terms"]) == ("SGHMC", kind, int(terms))

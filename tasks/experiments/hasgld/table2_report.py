@@ -36,7 +36,7 @@ def _bands(row: Result) -> str:
 
 
 SHEET = sheet("table2", temperatures=_temperatures, bands=_bands)
-NETS, FORMS = SHEET.settings["nets"], SHEET.settings["forms"]
+STARTS, NETS, FORMS = (SHEET.settings[name] for name in ("starts", "nets", "forms"))
 
 
 def _columns(name: str) -> list[Column]:
@@ -45,10 +45,12 @@ def _columns(name: str) -> list[Column]:
 
 def report(results: Results) -> Iterator[str | Table]:
     """Yield the paper's table beside its cells, networks, references, other fields, bounds."""
-    runs, rows, columns = {c.name: c for c in SHEET.runs()}, [], SHEET.made(SHEET.columns)
-    for name, theirs in SHEET.labels.items():
-        rows.append(paper_row([f"*paper*, {theirs}"], columns, TABLE_2[theirs].values()))
-        rows.append(Row([f"ours, {label(runs[f'{name}-0'].overrides)}"], name))
+    runs, columns = {c.name: c for c in SHEET.runs()}, SHEET.made(SHEET.columns)
+    rows = [paper_row(["*paper*", name], columns, TABLE_2[name].values()) for name in TABLE_2]
+    for start, title in STARTS.items():
+        names = [f"{start}-{method}".strip("-") for method in SHEET.labels]
+        found = [name for name in names if f"{name}-0" in runs]
+        rows += [Row([title, label(runs[f"{name}-0"].overrides)], name) for name in found]
     yield Table(SHEET.heading, columns, rows)
     rows = [
         Row([kind, str(p), net_label, form_label], name)
