@@ -2,7 +2,7 @@
 
 ``<!-- table NAME I -->`` begins the I-th table, counted from 1, of the report that
 ``scripts/reproduce.py NAME --show --measured`` prints, the one after them that of its ``--choose``
-where all its runs are kept, or the only one of a record ``docs/records/NAME.json`` such as
+where one of its runs is kept, or the only one of a record ``docs/records/NAME.json`` such as
 ``robustness``, or of those in ``docs/records/NAME``, or ``price`` of runs of several experiments;
 ``<!-- end -->`` ends it. The README has them, too.
 """
