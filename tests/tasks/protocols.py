@@ -1063,7 +1063,7 @@ TABLE2 = [
         "printed-*",
         "Algorithm 2 as printed; T = 1e-6, steps falling as (1 + t/380)^-2: docs/table2.md",
         {
-            "options": _PRINTED, "temperature": 1e-6, "lr": 0.1,
+            "options": _PRINTED, "temperature": 1e-6, "lr": 0.3,
             "schedule": "PolynomialDecay(b=380.0, gamma=2.0)",
         },
         {"temperature": "tau is not given"},
