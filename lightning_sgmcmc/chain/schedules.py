@@ -216,4 +216,6 @@ class DrawSchedule:
 
     def count(self, max_steps: int) -> int:
         """Return the number of draws in a run of ``max_steps`` steps."""
+        if self.cycle is None:
+            return max(0, (max_steps - self.burn_in) // self.thinning)
         return sum(self.keeps(step) for step in range(self.burn_in + 1, max_steps + 1))

@@ -2,7 +2,7 @@
 
 from lightning_sgmcmc.posterior.diagnosis import diagnose
 from lightning_sgmcmc.posterior.distill import distill
-from lightning_sgmcmc.posterior.draws import Draw, DrawStore, open_stores
+from lightning_sgmcmc.posterior.draws import Draw, DrawStore, chains_in, open_stores
 from lightning_sgmcmc.posterior.evaluation import EnsembleSteps
 from lightning_sgmcmc.posterior.export import probe, to_arviz
 from lightning_sgmcmc.posterior.kept import KeptDraws
@@ -14,6 +14,7 @@ __all__ = [
     "EnsembleSteps",
     "KeptDraws",
     "Posterior",
+    "chains_in",
     "diagnose",
     "distill",
     "open_stores",

@@ -245,6 +245,12 @@ def _read_index(path: Path) -> dict[str, Any]:
     )
 
 
+def chains_in(samples: Path) -> list[int]:
+    """Return the numbers of the chains whose folders lie in ``samples``; a copy is none."""
+    names = (path.name.removeprefix("chain") for path in samples.glob("chain*"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def open_stores(run_folder: str | Path) -> list[DrawStore]:
     """Open the draws of every chain of a run, without its module.
 
@@ -252,9 +258,7 @@ def open_stores(run_folder: str | Path) -> list[DrawStore]:
         FileNotFoundError: If the folder holds none.
     """
     folder = Path(run_folder) / "samples"
-    names = (path.name.removeprefix("chain") for path in folder.glob("chain*"))
-    numbers = sorted(int(name) for name in names if name.isdecimal())  # not a copy of one
-    stores = [DrawStore.open(folder, number) for number in numbers]
+    stores = [DrawStore.open(folder, chain) for chain in chains_in(folder)]
     if not any(store.draws for store in stores):
         raise FileNotFoundError(f"{run_folder} holds no draws in samples/chain<c>: none was kept")
     return stores

@@ -21,7 +21,7 @@ from lightning_sgmcmc.callbacks.checkpoint_files import (
 from lightning_sgmcmc.callbacks.log import read_rows, verify_log
 from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.common.files import DamagedFileError, verify
-from lightning_sgmcmc.posterior import DrawStore
+from lightning_sgmcmc.posterior import DrawStore, chains_in
 from lightning_sgmcmc.posterior.traces import Traces
 from lightning_sgmcmc.run.config_file import read_config
 
@@ -56,8 +56,8 @@ def _looks(folder: Path) -> Iterator[Callable[[], Any]]:
     for name, read in _RECORDS.items():
         if (folder / name).is_file():
             yield partial(_named, folder / name, read)
-    for chain in sorted((folder / "samples").glob("chain*")):
-        yield from _draws(folder / "samples", int(chain.name.removeprefix("chain")))
+    for chain in chains_in(folder / "samples"):
+        yield from _draws(folder / "samples", chain)
     held = [n for n in (LAST, PREVIOUS) if (folder / "checkpoints" / n).is_file()]
     for name in dict.fromkeys([LAST, *held] if held else []):
         path = folder / "checkpoints" / name

@@ -50,6 +50,7 @@ class RunFolder:
             )
         self.path = Path(given) if given is not None else default
         if not is_first():
+            self._config = self._read()
             return
         if given is not None:
             self._make(self.path, exist_ok=True)
@@ -64,10 +65,14 @@ class RunFolder:
             )
         self._lock = lock
         self._before = {path.name for path in self.path.iterdir()}
-        config = self.path / "config.yaml"
-        self._config = config.read_text() if config.is_file() else None
+        self._config = self._read()
         self._saved = self._stamp()
         os.environ[_VARIABLE] = str(self.path)
+
+    def _read(self) -> str | None:
+        """Return the configuration that lies in the folder."""
+        path = self.path / "config.yaml"
+        return path.read_text() if path.is_file() else None
 
     def _make_new(self, default: Path) -> None:
         number = 1
@@ -128,6 +133,11 @@ class RunFolder:
         return (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None
 
     @property
+    def _was_run(self) -> bool:
+        """Whether the folder had a run's configuration; without, what lies in it is another's."""
+        return self._config is not None and "\ncheckpoint_every:" in self._config
+
+    @property
     def _has_checkpoint(self) -> bool:
         return any((self.path / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
 
@@ -153,7 +163,7 @@ class RunFolder:
         if last and self._has_checkpoint:
             return newest(path.parent)
         finished = (self.path / "results.json").is_file()
-        if last and anew and (self.path / "config.yaml").is_file() and not finished:
+        if last and anew and self._was_run and not finished:
             rank_zero_info(
                 f"Note: the run in {self.path} stopped before its first checkpoint: it begins anew"
             )
@@ -185,10 +195,7 @@ class RunFolder:
                 f"{self.path} already holds a run: continue it with --ckpt_path last, or choose "
                 "another --out"
             )
-        if self._lock is None:
-            return
-        # Folders of these names in a folder without a run's configuration are another's.
-        if self._config is not None and "\ncheckpoint_every:" in self._config:
+        if self._was_run:
             self._clear(*_LEFT)
 
     def _clear(self, *names: str) -> None:

@@ -9,7 +9,7 @@ import jsonargparse
 import torch
 
 from lightning_sgmcmc.module import SGMCMCModule
-from lightning_sgmcmc.posterior import DrawStore, Posterior
+from lightning_sgmcmc.posterior import DrawStore, Posterior, chains_in
 from lightning_sgmcmc.run.config_file import read_config
 from lightning_sgmcmc.run.parser_errors import reason
 
@@ -26,9 +26,7 @@ def load_posterior(run_folder: str | Path, module: SGMCMCModule | None = None) -
         ValueError: If the draws do not fit the module.
     """
     folder = Path(run_folder)
-    chains = sorted(
-        int(path.name.removeprefix("chain")) for path in (folder / "samples").glob("chain*")
-    )
+    chains = chains_in(folder / "samples")
     if not chains:
         raise FileNotFoundError(f"{folder} holds no samples/chain<c> folder: no draw was kept")
     if module is None:

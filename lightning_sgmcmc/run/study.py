@@ -104,6 +104,8 @@ class Study:
                 lock.release()
 
     def _claim(self, total: int) -> tuple[Trial | None, FileLock | None]:
+        if len(self.ended) >= total:
+            return None, None
         running = [t for t in self.trials if t.state == TrialState.RUNNING]
         under_way = 0
         for stopped in running:

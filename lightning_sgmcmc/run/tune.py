@@ -123,8 +123,8 @@ class Watch(L.Callback):
         found = diagnose(module.kept, module.adaptation.stability)
         if not found["alarms"] or not remedy.is_anew({"diagnostics": found}):
             return None
-        if found["remedy"]["momentum"] and found["remedy"]["lr"] >= 1:
-            return None  # slow so far, for want of momentum, and not hot
+        if found["remedy"]["lr"] >= 1 and not found["remedy"]["whole_data"]:
+            return None  # slow so far, for want of momentum or of a larger step, and not hot
         return f"{sweep.NO_SAMPLE}: {_first(found['alarms'])}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,11 @@ def changed_options(
     sampler = model["sampler"]["init_args"]
     if remedy["momentum"]:
         arguments += ["--model.sampler=SGHMC", f"--model.sampler.momentum={MOMENTUM:g}"]
+        # Another class takes over neither a given step nor the metric.
+        if sampler["lr"] != "auto" and factor == 1:
+            arguments.append(f"--model.sampler.lr={_rounded(sampler['lr'], digits)}")
+        if metric := sampler.get("preconditioner"):
+            arguments.append(f"--model.sampler.preconditioner={json.dumps(metric)}")
     energy = sampler.get("target_energy_variance")
     bound = diagnostics.get("stability", {}).get("gradient_noise")
     if factor != 1 and energy is not None:  # which the step is adapted to: it grows as lr^3

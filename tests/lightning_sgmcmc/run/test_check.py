@@ -87,6 +87,12 @@ def test_damage_to_any_file_is_named(root: Path, run: Path, how: str, capsys: An
     assert "chain1/step_20.safetensors is" in capsys.readouterr().out
 
 
+def test_a_copy_of_a_chain_s_folder_is_no_chain(run: Path) -> None:
+    shutil.copytree(run / "samples" / "chain0", run / "samples" / "chain0.old")
+    assert damage(run) == []
+    assert len(load_posterior(run).stores) == 2
+
+
 def test_no_run_is_one_line(root: Path, tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as stop:
         call(root, "--check", str(tmp_path))

@@ -305,6 +305,23 @@ def test_a_finished_run_without_a_checkpoint_stays(capsys: Any) -> None:
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_what_lies_in_a_folder_of_no_run_stays(tmp_path: Path, own: bool) -> None:
+    """``last`` begins in a folder whose configuration is no run's, and leaves what lies there."""
+    config = "name: toy\ncheckpoint_every: null\n" if own else "mine: 1\n"
+    home = tmp_path / "mine"
+    home.mkdir()
+    (home / "config.yaml").write_text(config)
+    for name in ("figures/mine.png", "samples/mine.csv", "checkpoints/mine.pt", "metrics.csv"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text("mine")
+    folder = RunFolder(str(home), home)
+    assert folder.to_continue("last") is None
+    folder.release()
+    left = {path.name for path in home.iterdir()} - {"config.yaml"}
+    assert left == (set() if own else {"figures", "samples", "checkpoints", "metrics.csv"})
+
+
 def test_processes_that_others_start_need_a_folder(monkeypatch: Any) -> None:
     for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)

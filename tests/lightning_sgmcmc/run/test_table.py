@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,22 @@ def test_a_chain_gets_momentum_in_its_own_configuration() -> None:
         "--model.sampler.momentum=0.99 --model.step_fraction=0.2 --model.burn_in=100 "
         "--trainer.max_steps=1000 --out mine-2"
     )
+
+
+@pytest.mark.parametrize(("factor", "step"), [(1.0, "0.005"), (2.0, "0.02")])
+def test_a_chain_that_gets_momentum_keeps_its_metric_and_a_given_step(
+    factor: float, step: str
+) -> None:
+    """Of which another class takes over neither: it would lack a step, and have no metric."""
+    config = copy.deepcopy(CONFIG)
+    metric = {"class_path": "lightning_sgmcmc.PriorMetric", "init_args": {"floor": 0.5}}
+    config["model"]["init_args"]["sampler"]["init_args"] = {"lr": 0.005, "preconditioner": metric}
+    found = content(["wrong"], {"lr": factor, "momentum": True})
+    said = remedy.command(Path("mine"), config, found, ["--task", "toy"])
+    assert said is not None
+    options = dict(word[2:].split("=", 1) for word in shlex.split(said) if "=" in word)
+    assert options["model.sampler.lr"] == step
+    assert json.loads(options["model.sampler.preconditioner"]) == metric
 
 
 def test_a_fraction_that_the_run_has_chosen_is_multiplied() -> None:

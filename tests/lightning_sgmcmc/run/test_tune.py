@@ -137,6 +137,8 @@ def test_trials_that_are_held_are_not_given_twice(configs: Path) -> None:
             one.end(again, "sampled", 0.5)
         with other.next_trial(2) as more:
             assert more is None
+    with one.next_trial(1) as stopped:
+        assert stopped is None  # enough have ended; the first one waits
 
 
 def test_a_study_killed_while_a_trial_is_summed_up_goes_on(
@@ -461,11 +463,21 @@ def test_a_study_that_came_to_nothing_gives_way_to_the_command_that_was_meant(
     assert "holds a study of another" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("lr", "ends"), [(1.0, False), (2.0, False), (0.25, True)])
-def test_a_trial_that_is_slow_for_want_of_momentum_goes_on_unless_it_is_hot(
-    lr: float, ends: bool, monkeypatch: Any
+@pytest.mark.parametrize(
+    ("lr", "momentum", "whole", "ends"),
+    [
+        (1.0, True, False, False),
+        (2.0, True, False, False),
+        (2.0, False, False, False),
+        (0.25, True, False, True),
+        (2.0, False, True, True),
+    ],
+)
+def test_a_trial_that_is_slow_goes_on_unless_it_is_hot(
+    lr: float, momentum: bool, whole: bool, ends: bool, monkeypatch: Any
 ) -> None:
-    found = {"lr": lr, "steps": 1.0, "whole_data": False, "momentum": True}
+    """Momentum or a larger step make a chain faster; more steps would end its alarm too."""
+    found = {"lr": lr, "steps": 1.0, "whole_data": whole, "momentum": momentum}
     verdict = {"alarms": ["not mixed"], "remedy": found}
     monkeypatch.setattr(tune, "diagnose", lambda *_: verdict)
     module = Mock(spec=SGMCMCModule, kept=None, adaptation=Mock())
