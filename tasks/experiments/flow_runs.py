@@ -18,9 +18,9 @@ RUNS = {
     "seed-1": "the same from other weights and with other noise",
     "momentum-995": "momentum .995, half as many steps again",
     "momentum-995-seed-1": "the same from other weights and with other noise",
-    "quarter": "a quarter of the largest stable step, a draw every 8",
+    "quarter": "momentum .995, a quarter of the largest stable step, a draw every 8",
     "momentum-99": "momentum .99, burn-in of 1,000",
-    "wide": "channels 64 and 128, momentum .95, a tenth of the largest stable step",
+    "wide": "channels 64 and 128, momentum .95, a tenth of the largest step, bias variance .01",
 }
 _HEAD = (
     "chain",
