@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -20,6 +19,7 @@ from lightning_sgmcmc.adaptation import Adaptation, StepSize
 from lightning_sgmcmc.callbacks import own_callbacks
 from lightning_sgmcmc.callbacks.checkpoint_files import write_whole_checkpoints
 from lightning_sgmcmc.callbacks.draws import training_data, training_stream
+from lightning_sgmcmc.callbacks.loader_place import LoaderPlace
 from lightning_sgmcmc.callbacks.regroup import regroup
 from lightning_sgmcmc.callbacks.run import received, record
 from lightning_sgmcmc.callbacks.settings import refuse_biasing_trainer
@@ -139,7 +139,8 @@ class SGMCMCModule(EnsembleSteps):
             collapse_head=collapse_head,
         )
         step_size = StepSize(step_fraction, curvature_batches, max_gradient_noise)
-        self.adaptation = Adaptation(self.chain, step_size, self._curvature_sample)
+        self.adaptation = Adaptation(self.chain, step_size)
+        self._loader_place = LoaderPlace()
         self._evaluating: list[nn.Module] = []
         self._implementation = "unknown"  # of the steps before the checkpoint
 
@@ -181,7 +182,7 @@ class SGMCMCModule(EnsembleSteps):
 
     def on_train_start(self) -> None:
         """Bind data, N and target to the sampler, and say what is not the true posterior."""
-        self.chain.bind(training_data(self.trainer))
+        self.chain.bind(training_data(self.trainer), partial(received, self.trainer))
         for note in self.chain.notes():
             rank_zero_info(f"Note: {note}")
         self.chain.steps = self.global_step
@@ -189,6 +190,7 @@ class SGMCMCModule(EnsembleSteps):
             with self.trainer.precision_plugin.forward_context():
                 self.chain.check_task()
             self.adaptation.after_step()
+        self._loader_place.open(self.trainer)
 
     def on_fit_end(self) -> None:
         """Bind the chain of a run that was continued with no step left, which Lightning skips."""
@@ -212,13 +214,6 @@ class SGMCMCModule(EnsembleSteps):
         optimizer = optimizers[which] if isinstance(optimizers, list) else optimizers
         return optimizer.step() if closure is None else optimizer.step(closure)
 
-    def _curvature_sample(self, count: int) -> list[Batch]:
-        """Return at most ``count`` minibatches of a loader that is no BatchStream."""
-        loader = checks.spread_loader(self.trainer.train_dataloader, count)
-        batches = [received(self.trainer, batch) for batch in islice(loader, count)]
-        self.chain.check_task(batches[0] if batches else None)
-        return batches
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Name task and chains, and add what the results say of them and their gradients."""
         super().on_save_checkpoint(checkpoint)
@@ -227,6 +222,7 @@ class SGMCMCModule(EnsembleSteps):
         checkpoint["sgmcmc_adaptation"] = self.adaptation.state_dict()
         checkpoint["sgmcmc_implementation"] = self.chain.sampler.implementation
         checkpoint["sgmcmc_gradients"] = self.chain.gradients_state()
+        checkpoint["sgmcmc_loader"] = self._loader_place.state_dict(self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another task, and continue this process's chains.
@@ -243,6 +239,7 @@ class SGMCMCModule(EnsembleSteps):
         if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
             read = partial(self.trainer.strategy.checkpoint_io.load_checkpoint, weights_only=True)
             regroup(checkpoint, Path(str(self.trainer.ckpt_path)), self.chain, read)
+            self._loader_place.load_state_dict(checkpoint.get("sgmcmc_loader"))
         super().on_load_checkpoint(checkpoint)
         earlier = {"stability": checkpoint.get("sgmcmc_stability", {})}  # an earlier version's
         self.adaptation.load_state_dict(checkpoint.get("sgmcmc_adaptation", earlier))

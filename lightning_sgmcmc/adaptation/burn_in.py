@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from lightning_sgmcmc.adaptation.heating import EXAMPLES
 from lightning_sgmcmc.adaptation.step_size import StepSize
 from lightning_sgmcmc.chain import Chain
 from lightning_sgmcmc.common.waiting import said_if_long
-from lightning_sgmcmc.target import Batch
 
 #: Largest factor by which lr is raised from one measurement of the burn-in to the next.
 _GROWTH = 2.0
@@ -27,8 +25,6 @@ class Adaptation:
     Args:
         chain: The chain, which may not be built yet.
         step_size: How ``lr="auto"`` is chosen.
-        sample: Returns so many minibatches, for a loader that is no
-            :class:`~lightning_sgmcmc.BatchStream`.
 
     Attributes:
         stability: Where the step size stands: see :meth:`StepSize.settle`.
@@ -36,13 +32,8 @@ class Adaptation:
             in the last half of them.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        step_size: StepSize,
-        sample: Callable[[int], Sequence[Batch]] | None = None,
-    ) -> None:
-        self.chain, self._step_size, self._sample = chain, step_size, sample
+    def __init__(self, chain: Chain, step_size: StepSize) -> None:
+        self.chain, self._step_size = chain, step_size
         self.stability: dict[str, float] = {}
         self.curvatures: dict[int, float] = {}
 
@@ -102,7 +93,7 @@ class Adaptation:
             return
         horizon = 1 if chain.batch_law == "full" else sampler.preconditioner.horizon
         assert chain.target is not None
-        for batch in self._batches(max(0, horizon - chain.optimizer_steps)):
+        for batch in chain.first_minibatches(max(0, horizon - chain.optimizer_steps)):
             chain.target.use(batch)
             with chain.target.recording():
                 grads = chain.target.gradient(batch)
@@ -111,7 +102,7 @@ class Adaptation:
 
     def _settle(self, largest: float = math.inf) -> None:
         self.chain.sampler.look_back()
-        batches = self._batches(self._count())
+        batches = self.chain.first_minibatches(self._count())
         with said_if_long(self._measuring("the curvature and the minibatches' noise")):
             self.stability = self._step_size.settle(self.chain, batches, largest, self._known)
         if self.stability:
@@ -122,7 +113,8 @@ class Adaptation:
         chain = self.chain
         chain.sampler.look_back()
         with said_if_long(self._measuring("the curvature")):
-            self._note(self._step_size.curvature(chain, self._batches(self._count())))
+            batches = chain.first_minibatches(self._count())
+            self._note(self._step_size.curvature(chain, batches))
         if self._step_size.lower(chain, self._known):
             self._refresh()
 
@@ -153,13 +145,6 @@ class Adaptation:
         """
         if self.chain.sampler.preconditioner.frozen:
             self.chain.sampler.refresh()
-
-    def _batches(self, count: int) -> Sequence[Batch]:
-        """Return the first minibatches of the data, once where each is all of them."""
-        stream = self.chain.stream
-        if stream is not None:
-            return [stream.at(i) for i in range(1 if stream.sampling == "full" else count)]
-        return self._sample(count) if self._sample is not None else []
 
     def _count(self) -> int:
         """Return how many minibatches show curvature and noise."""

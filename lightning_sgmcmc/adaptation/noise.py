@@ -163,18 +163,18 @@ def minibatch_noise(chain: Chain, lr: float) -> GradientNoise | None:
         lr: Step size on the mean loss.
 
     Returns:
-        None where gradients are of all the data, nothing is sampled (T = 0), or the minibatches are
-        not those of a :class:`~lightning_sgmcmc.BatchStream`.
+        None where gradients are of all the data, nothing is sampled (T = 0), or the examples behind
+        the minibatches are not known.
     """
-    sampler, stream, target = chain.sampler, chain.stream, chain.target
-    if stream is None or target is None or stream.sampling == "full" or chain.gradients.exact:
+    sampler, spare, target = chain.sampler, chain.spare, chain.target
+    if spare is None or target is None or spare.sampling == "full" or chain.gradients.exact:
         return None
     if not sampler.temperature:
         return None
     mu, h = sampler.recursion(lr)
     return gradient_noise(
         target,
-        [stream.at(step) for step in range(chain.steps, chain.steps + _BATCHES)],
+        [spare.at(step) for step in range(chain.steps, chain.steps + _BATCHES)],
         sampler.preconditioner,
         h,
         temperature=sampler.temperature,

@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
@@ -111,6 +112,11 @@ class KeepDraws(L.Callback):
             fingerprint.refuse_other(self._restored["data"], self._data)
         steps = trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches
         due = chain.draws.count(int(steps)) if math.isfinite(steps) else 0
+        if self.budget and not math.isfinite(steps):
+            rank_zero_info(
+                "Note: how many draws will come is not known, so that all are written: give "
+                f"trainer.max_steps too, and no more than the draw_budget of {self.budget} are"
+            )
         self._kept = task.kept = KeptDraws(
             chain,
             sets,

@@ -6,6 +6,7 @@ import copy
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.randomised_map import RandomisedMAP
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
+from lightning_sgmcmc.chain.spare import SpareMinibatches
 from lightning_sgmcmc.chain.stack import ChainStack, holding
 from lightning_sgmcmc.chain.starts import Starts, starts
 from lightning_sgmcmc.chain.task import Task
@@ -123,6 +125,10 @@ class Chain:
         self.stack: ChainStack | None = None
         self.stream: BatchStream | None = None
         self.loader: Any = None
+        self._received: Callable[[Any], Batch] = _as_it_is
+        #: Minibatches for what is measured beside the steps: the stream, or those of another
+        #: loader's examples; None where these are not known.
+        self.spare: BatchStream | SpareMinibatches | None = None
         self.target: Target | None = None
         self.processes = Processes()
         self.groups = [list(range(num_chains))]
@@ -281,11 +287,13 @@ class Chain:
             sampler.prior.attach(sampler.params, sampler.chain_dims, self.moved)
         return sampler
 
-    def bind(self, loader: Any) -> None:
+    def bind(self, loader: Any, received: Callable[[Any], Batch] | None = None) -> None:
         """Give the sampler N and its target, and a minibatch stream the chains' seeds and shards.
 
         Args:
             loader: A :class:`BatchStream`, or a loader of another kind.
+            received: Puts a batch of another kind of loader where a step takes it; by default it is
+                there.
 
         Raises:
             ValueError: If N is unknown, or the sampler's law does not hold under these minibatches.
@@ -303,7 +311,11 @@ class Chain:
                 sampler.batches,
                 sampler.num_chains,
             )
+        else:
+            self._received = received or _as_it_is
         sampler.num_data = self.size_of(loader)
+        place = sampler.seed, sampler.chain, processes.rank, processes.size
+        self.spare = self.stream or SpareMinibatches.of(loader, self._received, *place)
         sampler.batch_size = checks.batch_size(loader, processes.size)
         checks.check_batches(sampler, loader)
         checks.check_gradients(sampler, self.gradients, self.stream)
@@ -327,13 +339,12 @@ class Chain:
         See :class:`~lightning_sgmcmc.chain.probe.TaskProbe`.
 
         Args:
-            batch: A batch of a loader that is no :class:`BatchStream`, of which examples are taken
-                otherwise; None where there is none yet.
+            batch: A batch of a loader whose examples are not known; None where there is none yet.
         """
         if self._task_checked or self.steps:
             return
         self._check_alike()
-        examples = batch if self.stream is None else self.stream.spread(EXAMPLES)
+        examples = batch if self.spare is None else self.spare.spread(EXAMPLES)
         if examples is None:
             return
         assert self.target is not None
@@ -486,6 +497,15 @@ class Chain:
         return self.gradients.state_dict() | {"chosen": chosen, "control": control}
 
     # A step.
+
+    def first_minibatches(self, count: int) -> list[Batch]:
+        """Return minibatches that stand for the data, one where each is all of them."""
+        if self.spare is not None:
+            whole = self.spare.sampling == "full"
+            return [self.spare.at(i) for i in range(1 if whole else count)]
+        batches = [self._received(batch) for batch in islice(self.loader, count)]
+        self.check_task(batches[0] if batches else None)
+        return batches
 
     def minibatch(self, step: int | None = None) -> Batch:
         """Return the stream's minibatch of a step, by default of the next one."""
@@ -760,3 +780,7 @@ class Chain:
         if self.stack is not None and not self.own_batches and shares_noise:
             notes.append("the chains share their minibatches, so that they are not independent")
         return notes
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

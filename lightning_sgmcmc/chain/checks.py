@@ -318,48 +318,24 @@ def _batch_size(loader: Any) -> int | None:
     return size
 
 
-def plain_loader(loader: Any, own: bool = False) -> Any:
+def plain_loader(loader: Any) -> Any:
     """Return a loader of the same examples in the data set's order, on every rank alike.
 
     Args:
         loader: Of which a sampler may choose the examples.
-        own: Whether one with a sampler that is none of torch's usual ones is returned as it is.
 
     Raises:
-        ValueError: If it has such a sampler, and ``own`` is false.
+        ValueError: If it has a sampler that is none of torch's usual ones.
     """
     if not isinstance(loader, DataLoader):
         return loader
     examples = _examples(loader)
-    if examples is None and own:
-        return loader
     if examples is None:
         raise ValueError(
             f"which examples {_chosen_by(loader)} of a dataloader goes through is not known: let "
             "the loader go through a torch.utils.data.Subset of the data set without it"
         )
     return DataLoader(examples, batch_size=_batch_size(loader), collate_fn=loader.collate_fn)
-
-
-def spread_loader(loader: Any, count: int) -> Any:
-    """Return a loader of at most ``count`` minibatches for the data, on every rank alike.
-
-    Their examples are spread evenly over a data set whose length is known, since many are sorted,
-    and dealt out to the minibatches in turn. Of another one they are the first.
-    """
-    plain = plain_loader(loader, own=True)
-    size = _batch_size(plain)
-    try:
-        total = len(plain.dataset)
-    except (AttributeError, TypeError):
-        return plain
-    if plain is loader or not size:
-        return plain
-    taken = min(total, count * size)
-    numbers = [i * total // taken for i in range(taken)]
-    batches = -(-taken // size)
-    dealt = [numbers[first::batches] for first in range(batches)]
-    return DataLoader(plain.dataset, batch_sampler=dealt, collate_fn=plain.collate_fn)
 
 
 def _chosen_by(loader: DataLoader[Any]) -> str:

@@ -39,6 +39,11 @@ _SLOW = 4.0
 _STABLE = 0.5
 # A share of accepted proposals with which a chain stands still.
 _FEW = 0.1
+_UNMEASURED = (
+    "how hot the chain is was not measured, since the training loader does not tell which examples "
+    "it goes through: train on a BatchStream, or on a DataLoader with one of torch's samplers over "
+    "a data set with indices"
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,7 @@ def alarms(
     predictive: PredictiveTemperature | None = None,
     directions: Mapping[str, Sequence[Temperature]] | None = None,
     step: Step | None = None,
+    examples_known: bool = True,
 ) -> list[Alarm]:
     """Return what is wrong with a sample, one sentence in plain words each, and what ends it.
 
@@ -149,8 +155,9 @@ def alarms(
     thousand right runs. It is unknown where an error of 20 % lies within two standard errors.
     Then, or without that temperature, kinetic and configurational temperature count, off outside
     0.9 to 1.15 times the stated one, where chance hardly does that (as above, and three standard
-    errors), and gradient noise above 10 % of the injected noise. At T = 0 nothing is sampled, and
-    only values that are not finite are wrong.
+    errors), and gradient noise above 10 % of the injected noise. Where the training examples are
+    not known no temperature but the kinetic one is, which is an alarm too. At T = 0 nothing is
+    sampled, and only values that are not finite are wrong.
 
     Args:
         summary: Of :func:`~lightning_sgmcmc.diagnostics.summarise`.
@@ -163,6 +170,7 @@ def alarms(
         predictive: Of :func:`~lightning_sgmcmc.diagnostics.predictive_temperature`.
         directions: Of :func:`~lightning_sgmcmc.diagnostics.directional_temperatures`, by kind.
         step: What the chain's step is.
+        examples_known: Whether the loader tells which examples it goes through.
     """
     diverged = _divergence_alarms(summary)
     if not temperature or diverged:
@@ -172,6 +180,8 @@ def alarms(
         step = replace(step, noise=noise.total.ratio)
     found = _mixing_alarms(summary, step) + _stability_alarms(step)
     others = _other_alarms(temperature, kinetic_temperature, configurational, noise, step)
+    if not examples_known and not step.corrected:
+        others.append(Alarm(_UNMEASURED))
     if predictive is None or not np.isfinite(predictive.temperature.value):
         return found + others
     unknown = _unknown_alarms(predictive, temperature, step)

@@ -86,17 +86,21 @@ def diagnose(kept: KeptDraws, stability: dict[str, float]) -> dict[str, Any]:
         traces["predictions"] if traces["predictions"].size else None,
         kept.draw_weights,
     )
-    found = alarms(result["mixing"], **verdict, step=_step(chain, stability, lr))
+    found = alarms(
+        result["mixing"],
+        **verdict,
+        step=_step(chain, stability, lr),
+        examples_known=chain.spare is not None,
+    )
     result["alarms"] = [alarm.text for alarm in found]
     result["remedy"] = asdict(joint_remedy(found)) if found else None
     return result
 
 
 def _step(chain: Chain, stability: dict[str, float], lr: float) -> Step:
-    stream, sampler = chain.stream, chain.sampler
-    share = 1.0
-    if stream is not None and not chain.gradients.exact:
-        share = stream.batch_size / stream.num_data
+    sampler, share = chain.sampler, 1.0
+    if sampler.batch_size and sampler.num_data and not chain.gradients.exact:
+        share = min(1.0, sampler.batch_size / sampler.num_data)
     return Step(
         stability.get("fraction"),
         stability.get("variance_bias", 0.0),

@@ -98,9 +98,9 @@ class Probes:
         sampler, target = chain.sampler, chain.target
         dims = sampler.chain_dims
         found = {"weights": self._pick(sampler.params, dims)}
-        if chain.stream is not None and target is not None:
+        if chain.spare is not None and target is not None:
             if self._probes is None:
-                self._probes = chain.stream.spread(PROBES)
+                self._probes = chain.spare.spread(PROBES)
             if self._examples is None and sampler.temperature:
                 self._examples = examples_needed(chain, self._probes)
             gradient = gradient_of_potential(target, self._unseen(chain))
@@ -132,18 +132,18 @@ class Probes:
         chain has not seen of it, and so depends on what it has seen. A whole epoch is all the data
         but for the examples that reshuffling leaves out.
         """
-        stream = chain.stream
-        assert stream is not None
-        if stream.sampling == "full":
-            return [chain.minibatch()]
+        spare = chain.spare
+        assert spare is not None
+        if spare.sampling == "full":
+            return [spare.at(chain.steps)]
         count, first = max(1, min(_BATCHES, chain.draws.thinning // _STEPS_A_BATCH)), chain.steps
-        if stream.sampling == "reshuffled":
-            epoch = len(stream)
+        if spare.sampling == "reshuffled":
+            epoch = len(spare)
             if epoch <= count:
                 count, first = epoch, -(-first // epoch) * epoch
             else:
                 first += epoch
-        return [chain.minibatch(first + i) for i in range(count)]
+        return [spare.at(first + i) for i in range(count)]
 
     def _pick(self, tensors: list[Tensor], chain_dims: int) -> Tensor:
         rows = tensors[0].shape[0] if chain_dims else 1
@@ -182,6 +182,6 @@ class Probes:
 
 
 def _curvature_batches(chain: Chain) -> list[Batch]:
-    assert chain.stream is not None
-    count = 1 if chain.stream.sampling == "full" else _CURVATURE_BATCHES
-    return [chain.minibatch(chain.steps + i) for i in range(count)]
+    assert chain.spare is not None
+    count = 1 if chain.spare.sampling == "full" else _CURVATURE_BATCHES
+    return [chain.spare.at(chain.steps + i) for i in range(count)]

@@ -37,6 +37,7 @@ SENTENCES = (ValueError, TypeError, LookupError, ImportError)
 
 _PLACES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _BUILDERS = ("jsonargparse", "lightning.pytorch.cli")
+_CALLBACKS = "lightning.pytorch.callbacks"  # whose RuntimeErrors are of what a user asked for
 
 
 class CommandLineError(ValueError):
@@ -136,7 +137,8 @@ def verdict(error: BaseException) -> tuple[int, str] | None:
     if last.root == "jsonargparse" and isinstance(error, SENTENCES):
         return 2, _parser(error)
     sentence = isinstance(error, SENTENCES) or (
-        last.root in OURS and isinstance(error, RuntimeError)
+        isinstance(error, RuntimeError)
+        and (last.root in OURS or last.module.startswith(_CALLBACKS))
     )
     if last.raises and sentence and (last.root in SPEAKERS or last.own):
         return 2, _message(error)

@@ -155,7 +155,8 @@ class RunFolder:
             anew: Whether a run may begin, or begin anew.
 
         Raises:
-            CommandLineError: If there is no such file and no run to begin.
+            CommandLineError: If there is no such file and no run to begin, or one would replace a
+                configuration that is not of a run.
             DamagedFileError: If neither of the last two checkpoints is what was written.
         """
         last = wanted == "last"
@@ -170,6 +171,7 @@ class RunFolder:
             self._clear(*_LEFT)
             return None
         if last and anew and self._chosen and not self._holds_run:
+            self._refuse_foreign()
             rank_zero_info(f"Note: there is no run in {self.path} yet: it begins")
             return None
         if last or not path.is_file():
@@ -188,15 +190,23 @@ class RunFolder:
         """Clear away what a start left that came to nothing.
 
         Raises:
-            CommandLineError: If the folder holds a run.
+            CommandLineError: If the folder holds a run, or a configuration that is not of one.
         """
         if self._holds_run and not started_by_first():
             raise CommandLineError(
                 f"{self.path} already holds a run: continue it with --ckpt_path last, or choose "
                 "another --out"
             )
+        self._refuse_foreign()
         if self._was_run:
             self._clear(*_LEFT)
+
+    def _refuse_foreign(self) -> None:
+        if self._config is not None and not self._was_run:
+            raise CommandLineError(
+                f"{self.path / 'config.yaml'} is not of a run, which would write its own there: "
+                "choose another --out"
+            )
 
     def _clear(self, *names: str) -> None:
         if self._lock is None:

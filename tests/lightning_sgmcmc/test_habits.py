@@ -417,6 +417,15 @@ def test_limits_are_of_lightnings_loops(tmp_path: Path) -> None:
     assert found["test/ensemble_nll"] != float(task.kept.ensemble("test").nll.mean())
 
 
+def test_draws_that_no_budget_bounds_are_announced(tmp_path: Path, caplog: Any) -> None:
+    """Only ``max_steps`` tells how many come."""
+    for folder, length in (("epochs", {"max_steps": -1, "max_epochs": 3}), ("steps", {})):
+        fit(tmp_path / folder, **length)
+    assert "all are written" not in caplog.text
+    fit(tmp_path / "time", max_steps=-1, max_epochs=-1, max_time={"seconds": 1})
+    assert "all are written: give trainer.max_steps too" in caplog.text
+
+
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_a_loader_for_validation_that_fit_is_given_is_held_out(tmp_path: Path) -> None:
     """Also where the trainer has not opened it yet, and where the run goes on."""

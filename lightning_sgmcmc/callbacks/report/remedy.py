@@ -29,7 +29,7 @@ def is_anew(content: dict[str, Any]) -> bool:
 
 
 def can_be_followed(config: dict[str, Any], content: dict[str, Any]) -> bool:
-    """Return whether options of the run's own classes do what the remedy says.
+    """Return whether the remedy says something that options of the run's own classes do.
 
     The whole data go into every step by the option ``sampling`` of a data module, which one's own
     may lack.
@@ -38,8 +38,10 @@ def can_be_followed(config: dict[str, Any], content: dict[str, Any]) -> bool:
         config: Configuration of the chain.
         content: Its results, with a remedy.
     """
+    remedy = content["diagnostics"]["remedy"]
     options = (config.get("data") or {}).get("init_args") or {}
-    return "sampling" in options or not content["diagnostics"]["remedy"]["whole_data"]
+    says = is_anew(content) or remedy["steps"] > 1
+    return says and ("sampling" in options or not remedy["whole_data"])
 
 
 def changed_options(

@@ -28,7 +28,7 @@ from lightning_sgmcmc import (
     GaussianPrior,
     load_posterior,
 )
-from lightning_sgmcmc.chain import OptimizerBurnIn, checks
+from lightning_sgmcmc.chain import OptimizerBurnIn
 from lightning_sgmcmc.chain.processes import ChainsStrategy
 from lightning_sgmcmc.posterior.predict import joined
 from tests.toy import NUM_DATA, NUM_FEATURES, Toy, ToyData, toy_data, trainer
@@ -226,21 +226,6 @@ def test_examples_that_would_count_more_in_every_pass_are_refused(
         return
     with pytest.raises(ValueError, match=r"minibatches of 8 of 65 examples .* and leave 1 over"):
         run()
-
-
-@pytest.mark.parametrize(("num", "size", "count"), [(1000, 10, 4), (33, 10, 8), (7, 10, 2)])
-def test_minibatches_to_measure_on_stand_for_sorted_data(num: int, size: int, count: int) -> None:
-    """Each has the mean and the spread of the whole, in whatever order the examples lie."""
-    loader = DataLoader(TensorDataset(torch.arange(num)), batch_size=size, shuffle=True)
-    batches = [batch[0] for batch in checks.spread_loader(loader, count)]
-    assert len(batches) == min(count, -(-num // size))
-    assert all(len(batch) <= size for batch in batches)
-    assert sum(map(len, batches)) == min(num, count * size)
-    assert len(torch.cat(batches).unique()) == sum(map(len, batches))
-    for batch in batches:
-        assert abs(float(batch.float().mean()) / num - 0.5) < 0.1
-    again = [batch[0] for batch in checks.spread_loader(loader, count)]
-    assert all(torch.equal(a, b) for a, b in zip(batches, again, strict=True))
 
 
 @pytest.mark.parametrize("steps", [11, 12])

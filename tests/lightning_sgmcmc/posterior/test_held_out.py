@@ -47,13 +47,13 @@ class Numbers:
 
     def __init__(self, sampling: str, epoch: int, thinning: int, steps: int) -> None:
         self.sampling, self.epoch, self.steps = sampling, epoch, steps
-        self.stream, self.draws = self, SimpleNamespace(thinning=thinning)
+        self.spare, self.draws = self, SimpleNamespace(thinning=thinning)
 
     def __len__(self) -> int:
         return self.epoch
 
-    def minibatch(self, step: int | None = None) -> int:
-        return self.steps if step is None else step
+    def at(self, step: int) -> int:
+        return step
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from lightning.pytorch.callbacks import EarlyStopping
 
 from lightning_sgmcmc import GaussianPrior
 from lightning_sgmcmc.callbacks import ChainDivergedError
@@ -39,6 +40,10 @@ def refuse_command() -> None:
     raise CommandLineError("take --out")
 
 
+def monitor() -> None:
+    EarlyStopping("val/nl")._validate_condition_metric({"val/nll": torch.tensor(1.0)})
+
+
 def full_disk() -> None:
     raise OSError(28, "No space left on device", "run/last.ckpt")
 
@@ -54,6 +59,12 @@ def full_disk() -> None:
             lambda: GaussianPrior(variance=-1.0),
             2,
             "the prior's variance must be positive, got -1.0",
+        ),
+        (
+            monitor,
+            2,
+            "Early stopping conditioned on metric `val/nl` which is not available. Pass in or "
+            "modify your `EarlyStopping` callback to use any of the following: `val/nll`",
         ),
     ],
 )

@@ -307,7 +307,7 @@ def test_a_finished_run_without_a_checkpoint_stays(capsys: Any) -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_what_lies_in_a_folder_of_no_run_stays(tmp_path: Path, own: bool) -> None:
-    """``last`` begins in a folder whose configuration is no run's, and leaves what lies there."""
+    """A command refuses a folder whose configuration is no run's, and leaves what lies there."""
     config = "name: toy\ncheckpoint_every: null\n" if own else "mine: 1\n"
     home = tmp_path / "mine"
     home.mkdir()
@@ -316,8 +316,13 @@ def test_what_lies_in_a_folder_of_no_run_stays(tmp_path: Path, own: bool) -> Non
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text("mine")
     folder = RunFolder(str(home), home)
-    assert folder.to_continue("last") is None
+    if own:
+        assert folder.to_continue("last") is None
+    for begin in (folder.to_start, lambda: folder.to_continue("last")) if not own else ():
+        with pytest.raises(CommandLineError, match="is not of a run, which"):
+            begin()
     folder.release()
+    assert (home / "config.yaml").read_text() == config
     left = {path.name for path in home.iterdir()} - {"config.yaml"}
     assert left == (set() if own else {"figures", "samples", "checkpoints", "metrics.csv"})
 
