@@ -145,7 +145,7 @@ class Choices:
         return "\n\n".join(part for part in (self.intro, self.table(results), *best) if part)
 
     def table(self, results: Results) -> str:
-        """Return the table of the runs that have ended, and how many have not."""
+        """Return the table of the runs that have a record, and how many have none."""
         runs = {cell.name: results.get(cell.name) for cell in self.cells()}
         ended = {name: run for name, run in runs.items() if run is not None}
         head = [*self.heading, *(column.title for column in self.columns)]
@@ -155,7 +155,7 @@ class Choices:
         ]
         missing = len(runs) - len(ended)
         have = "has" if missing == 1 else "have"
-        rest = [f"{missing} of the {len(runs)} runs {have} not ended."] if missing else []
+        rest = [f"{missing} of the {len(runs)} runs {have} no record."] if missing else []
         return "\n\n".join([markdown(head, rows), *rest])
 
 

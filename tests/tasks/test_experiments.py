@@ -74,7 +74,7 @@ def test_unfinished_experiments_have_a_report_without_numbers_of_ours(name: str)
     if experiment.choices:
         count = len(experiment.choices.cells())
         text = experiment.choices.render(results)
-        assert f"{count} of the {count} runs have not ended." in text
+        assert f"{count} of the {count} runs have no record." in text
 
 
 PUBLISHED = {
@@ -289,7 +289,7 @@ def test_the_best_of_each_method_is_named(better: Any, best: str) -> None:
     values = zip(names, (1.0, 5.0, None, 2.0), strict=True)
     results = {name: value and {"value": value} for name, value in values}
     text = choices.render(results)  # type: ignore[arg-type]
-    ended = "| b-2 | 2.00 |\n\n1 of the 4 runs has not ended."
+    ended = "| b-2 | 2.00 |\n\n1 of the 4 runs has no record."
     assert text.endswith(f"{ended}\n\nBest: {best}.")
     assert "a-4" not in text
     assert "Best" not in choices.render({})
