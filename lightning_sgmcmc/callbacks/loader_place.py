@@ -34,14 +34,14 @@ class LoaderPlace:
         """Open the loader anew where the run is in it, and note where each epoch begins."""
         state, self._restored, self._place = self._restored, None, None
         loop, loader = trainer.fit_loop, trainer.train_dataloader
-        if isinstance(loader, BatchStream) or hasattr(loader, "load_state_dict"):
+        fetcher: Any = loop._data_fetcher  # None where no step is left
+        if fetcher is None or isinstance(loader, BatchStream) or hasattr(loader, "load_state_dict"):
             return
         step = trainer.global_step
         if state is not None and state["ended"]:
             self._place = {"opened": step, "step": step, "generators": state["now"]}
         elif state is not None:
             self._place = state | {"opened": step}
-        fetcher: Any = loop._data_fetcher
         epoch: Any = loop.epoch_progress.current
         _set_sampler_epoch(loader, epoch.processed)  # as Lightning does later
         fetcher.setup(_Opened(self, trainer, fetcher.combined_loader))

@@ -133,3 +133,12 @@ def test_a_limit_ends_an_epoch(tmp_path: Path) -> None:
     for stop in (5, 7, 10):
         parts = run("shuffled", tmp_path / str(stop), 3, [stop, 20], limit_train_batches=5)
         assert torch.equal(seen(parts), seen([whole]))
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "no length"])
+def test_a_run_with_no_step_left_stays_as_it_is(kind: str, tmp_path: Path) -> None:
+    first, second, third = run(kind, tmp_path / "parts", 3, [13, 13, 20])
+    assert not second.seen
+    assert torch.equal(second.net.weight, first.net.weight)
+    (whole,) = run(kind, tmp_path / "whole", 3, [20])
+    assert torch.equal(third.net.weight, whole.net.weight)
