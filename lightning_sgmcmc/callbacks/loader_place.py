@@ -9,7 +9,8 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.fabric.utilities.data import _set_sampler_epoch
-from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_info
+from torch.utils._pytree import tree_leaves
 
 from lightning_sgmcmc.chain.batches import BatchStream
 
@@ -20,7 +21,8 @@ class LoaderPlace:
     A continued run begins the epoch again from that state, which gives the loader the order that it
     had, and reads on to the batch where the run was. So it sees the batches to come, as long as the
     loader depends on nothing but the global generators of torch, numpy and Python and its own. Of
-    processes that share a batch all go on with those of the first.
+    processes that share a batch all go on with those of the first. Workers that persist from one
+    epoch to the next have generators of their own, which begin anew: that is said.
 
     A :class:`~lightning_sgmcmc.BatchStream` needs none of it, and a loader with a ``state_dict`` of
     its own is continued by Lightning.
@@ -35,7 +37,9 @@ class LoaderPlace:
         state, self._restored, self._place = self._restored, None, None
         loop, loader = trainer.fit_loop, trainer.train_dataloader
         fetcher: Any = loop._data_fetcher  # None where no step is left
-        if fetcher is None or isinstance(loader, BatchStream) or hasattr(loader, "load_state_dict"):
+        parts = tree_leaves(loader)
+        theirs = any(isinstance(p, BatchStream) or hasattr(p, "load_state_dict") for p in parts)
+        if fetcher is None or theirs:
             return
         step = trainer.global_step
         if state is not None and state["ended"]:
@@ -43,7 +47,13 @@ class LoaderPlace:
         elif state is not None:
             self._place = state | {"opened": step}
         epoch: Any = loop.epoch_progress.current
-        _set_sampler_epoch(loader, epoch.processed)  # as Lightning does later
+        for part in parts:
+            _set_sampler_epoch(part, epoch.processed)  # as Lightning does later
+        if state is not None and any(getattr(p, "persistent_workers", False) for p in parts):
+            rank_zero_info(
+                "Note: the loader's workers persisted, and begin anew: random numbers that the "
+                "data set draws in them are others than without the stop"
+            )
         fetcher.setup(_Opened(self, trainer, fetcher.combined_loader))
         iter(fetcher)
 
@@ -122,8 +132,13 @@ def set_generators(loader: Any, states: dict[str, Any]) -> None:
 
 
 def _own(loader: Any) -> list[torch.Generator]:
-    """Return the generators of a loader and of its samplers."""
-    batches = getattr(loader, "batch_sampler", None)
-    holders = loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)
+    """Return the generators of one or more loaders and of their samplers."""
+    holders: list[Any] = []
+    for part in tree_leaves(loader):
+        batches = getattr(part, "batch_sampler", None)
+        samplers = getattr(part, "sampler", None), batches, getattr(batches, "sampler", None)
+        # Lightning deals a sampler's examples out to processes.
+        dealt = [getattr(getattr(s, "dataset", None), "_sampler", None) for s in samplers]
+        holders += [part, *samplers, *dealt]
     found = [getattr(holder, "generator", None) for holder in holders]
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())

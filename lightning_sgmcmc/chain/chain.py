@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.utils.data import DataLoader
 
 from lightning_sgmcmc import steps
 from lightning_sgmcmc.chain import checks
@@ -25,7 +26,7 @@ from lightning_sgmcmc.chain.processes import Processes
 from lightning_sgmcmc.chain.randomised_map import RandomisedMAP
 from lightning_sgmcmc.chain.schedules import ConstantStep, DrawSchedule
 from lightning_sgmcmc.chain.selection import load_pretrained, sampled_names
-from lightning_sgmcmc.chain.spare import SpareMinibatches
+from lightning_sgmcmc.chain.spare import SpareMinibatches, isolated
 from lightning_sgmcmc.chain.stack import ChainStack, holding
 from lightning_sgmcmc.chain.starts import Starts, starts
 from lightning_sgmcmc.chain.task import Task
@@ -503,7 +504,12 @@ class Chain:
         if self.spare is not None:
             whole = self.spare.sampling == "full"
             return [self.spare.at(i) for i in range(1 if whole else count)]
-        batches = [self._received(batch) for batch in islice(self.loader, count)]
+        loader = self.loader
+        if isinstance(loader, DataLoader):
+            loader = copy.copy(loader)
+            loader._iterator = None  # workers that persist serve one pass at a time
+        with isolated(self.sampler.seed, self.sampler.chain):
+            batches = [self._received(batch) for batch in islice(loader, count)]
         self.check_task(batches[0] if batches else None)
         return batches
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from lightning.fabric.utilities.seed import pl_worker_init_function
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sgmcmc.chain import checks
@@ -17,7 +23,8 @@ class SpareMinibatches:
     """Minibatches of the examples of a ``DataLoader``, each a function of the seed and a number.
 
     They have the size and the law of the loader's own, and are read and collated as it does, in
-    this process. The loader's order and torch's global generator are left alone.
+    this process, or in one worker where the loader prepares its workers by a function. The loader's
+    order and the global random generators are left alone.
 
     Args:
         loader: The loader.
@@ -39,7 +46,11 @@ class SpareMinibatches:
     ) -> None:
         plain = checks.plain_loader(loader)
         self._examples, self._collate = plain.dataset, plain.collate_fn
-        self._received = received
+        self._received, self._seed = received, (seed, chain)
+        prepare = loader.worker_init_fn
+        lightnings = isinstance(prepare, partial) and prepare.func is pl_worker_init_function
+        own = bool(loader.num_workers) and prepare is not None and not lightnings
+        self._workers: dict[str, Any] = {"num_workers": 1, "worker_init_fn": prepare} if own else {}
         numbers = torch.arange(len(self._examples))
         size = min(checks.batch_size(loader, world_size), len(numbers) // world_size * world_size)
         independent = checks.sampling_of(loader) == "independent"
@@ -58,25 +69,43 @@ class SpareMinibatches:
             plain = checks.plain_loader(loader)
         except ValueError:  # a sampler of one's own
             return None
-        iterable = isinstance(plain.dataset, IterableDataset)
-        return None if iterable else cls(loader, received, *place)
+        world_size = place[3] if place else 1
+        if isinstance(plain.dataset, IterableDataset) or len(plain.dataset) < world_size:
+            return None
+        return cls(loader, received, *place)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def at(self, number: int) -> Batch:
         """Return this process's share of a minibatch, as :meth:`BatchStream.at` does."""
-        return self._read(self._numbers.at(number).tolist())
+        return self._read(self._numbers.at(number).tolist(), number)
 
     def spread(self, count: int) -> Batch:
         """Return examples spread evenly over the data, [count, ...] or fewer."""
-        return self._read(self._numbers.spread(count).tolist())
+        return self._read(self._numbers.spread(count).tolist(), 0)
 
-    def _read(self, numbers: Sequence[int]) -> Batch:
-        loader = DataLoader(
+    def _read(self, numbers: Sequence[int], number: int) -> Batch:
+        loader: DataLoader[Any] = DataLoader(
             self._examples,
             batch_sampler=[list(numbers)],
             collate_fn=self._collate,
-            generator=torch.Generator(),  # which the iterator draws a seed from
+            **self._workers,
         )
-        return self._received(next(iter(loader)))
+        with isolated(*self._seed, number):
+            return self._received(next(iter(loader)))
+
+
+@contextmanager
+def isolated(*seed: int) -> Iterator[None]:
+    """Give data sets random numbers of their own, and leave the global generators as they were.
+
+    Args:
+        seed: Numbers that determine them.
+    """
+    (state,) = np.random.SeedSequence(seed).generate_state(1)
+    with isolate_rng():
+        torch.manual_seed(int(state))
+        np.random.seed(state)  # noqa: NPY002, which data sets may use
+        random.seed(int(state))
+        yield

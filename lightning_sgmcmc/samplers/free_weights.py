@@ -39,5 +39,5 @@ def count_free(sampler: Sampler) -> Tensor:
             f"{sampler.name} cannot mask weights that {metric!r} ties to free ones: choose "
             "a diagonal preconditioner, or SGHMC"
         )
-    ones = [m.reshape(*m.shape[:dims], -1).sum(-1).double() for m in sampler.masks]
+    ones = [m.reshape(*m.shape[:dims], -1).sum(-1, dtype=torch.float64) for m in sampler.masks]
     return torch.stack(ones).sum(0)

@@ -57,6 +57,12 @@ def with_generator(replacement: bool) -> Any:
     return DataLoader(TensorDataset(*toy_data()), 8, sampler=chosen)
 
 
+def two() -> Any:
+    data = TensorDataset(*toy_data())
+    orders = [torch.Generator().manual_seed(i) for i in (5, 6)]
+    return {str(i): DataLoader(data, 8, shuffle=True, generator=g) for i, g in enumerate(orders)}
+
+
 LOADERS: dict[str, Any] = {
     "shuffled": lambda: DataLoader(TensorDataset(*toy_data()), 8, shuffle=True),
     "workers": lambda: DataLoader(Shaken(), 8, shuffle=True, num_workers=1),
@@ -65,6 +71,7 @@ LOADERS: dict[str, Any] = {
     "with replacement": lambda: with_generator(True),
     "no length": lambda: DataLoader(Stream(), 8),
     "not torch's": Own,
+    "two loaders": two,
 }
 
 
@@ -86,6 +93,9 @@ class Watched(Toy):
         self.seen: list[Tensor] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
+        if isinstance(batch, dict):
+            self.seen.append(batch["0"][0].sum())
+            batch = batch["1"]
         self.seen.append(batch[0].sum())
         super().training_step(batch, batch_idx)
 
@@ -116,10 +126,11 @@ def test_it_continues_with_the_batches_to_come(kind: str, stop: int, tmp_path: P
     """8 minibatches are an epoch: in the first one, at its end, in the second one, at its end."""
     (whole,) = run(kind, tmp_path / "whole", 3, [20])
     first, second = run(kind, tmp_path / "parts", 3, [stop, 20])
-    assert [len(task.seen) for task in (first, second)] == [stop, 20 - stop]
+    each = len(whole.seen) // 20
+    assert [len(task.seen) for task in (first, second)] == [each * stop, each * (20 - stop)]
     assert torch.equal(seen([first, second]), seen([whole]))
     assert torch.equal(second.net.weight, whole.net.weight)
-    assert len(seen([whole])[:16].unique()) == 16  # the epochs differ
+    assert len(seen([whole])[: 16 * each].unique()) == 16 * each  # the epochs differ
 
 
 def test_a_run_goes_on_more_than_once_within_an_epoch(tmp_path: Path) -> None:
@@ -142,3 +153,18 @@ def test_a_run_with_no_step_left_stays_as_it_is(kind: str, tmp_path: Path) -> No
     assert torch.equal(second.net.weight, first.net.weight)
     (whole,) = run(kind, tmp_path / "whole", 3, [20])
     assert torch.equal(third.net.weight, whole.net.weight)
+
+
+def test_workers_that_persist_are_announced(tmp_path: Path, caplog: Any) -> None:
+    """Their order is as it was; random numbers that they draw are not."""
+    LOADERS["persistent"] = lambda: DataLoader(
+        TensorDataset(*toy_data()), 8, shuffle=True, num_workers=1, persistent_workers=True
+    )
+    try:
+        (whole,) = run("persistent", tmp_path / "whole", 3, [20])
+        assert "the loader's workers persisted" not in caplog.text
+        parts = run("persistent", tmp_path / "parts", 3, [13, 20])
+    finally:
+        del LOADERS["persistent"]
+    assert torch.equal(seen(parts), seen([whole]))
+    assert "the loader's workers persisted" in caplog.text

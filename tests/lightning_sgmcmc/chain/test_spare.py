@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -18,6 +20,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 from lightning_sgmcmc import SGLD, BatchStream, GaussianPrior
@@ -92,6 +95,77 @@ def test_nothing_else_is_disturbed() -> None:
     spare(loader).at(0), spare(loader).spread(3)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.equal(generator.get_state(), before[1])
+
+
+class Augmented(Numbers):
+    """Adds random numbers of three kinds."""
+
+    def __getitem__(self, i: int) -> Any:
+        numpy = np.random.standard_normal()  # noqa: NPY002, the global generator
+        return i + torch.randn(()) + numpy + random.gauss(0, 1)
+
+
+def test_random_examples_are_functions_of_the_seed_and_a_number_too() -> None:
+    loader = DataLoader(Augmented(40), 8, shuffle=True)
+    found = spare(loader)
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    values = [found.at(3), found.at(4)]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert str(np.random.get_state()) == str(before[1])  # noqa: NPY002
+    assert random.getstate() == before[2]
+    torch.randn(7)
+    assert torch.equal(found.at(3), values[0])
+    assert not torch.equal(spare(loader, seed=1).at(3), values[0])
+    noise = [v - v.round() for v in values]
+    assert not torch.equal(*noise)
+
+
+class Opened(Numbers):
+    """Reads a file that each worker opens."""
+
+    file: Any = None
+
+    def __getitem__(self, i: int) -> Any:
+        return self.file[0][i], self.file[1][i]
+
+
+def opens(_: int) -> None:
+    info: Any = get_worker_info()
+    info.dataset.file = toy_data()
+
+
+def test_a_data_set_that_workers_prepare_is_read_by_one() -> None:
+    found = spare(DataLoader(Opened(64), 8, shuffle=True, num_workers=1, worker_init_fn=opens))
+    x, y = found.spread(4)
+    assert torch.equal(x, toy_data()[0][::16])
+    assert torch.equal(y, toy_data()[1][::16])
+
+
+def test_fewer_examples_than_processes_are_no_minibatches() -> None:
+    assert spare(DataLoader(Numbers(3), 1), rank=0, size=4) is None
+
+
+class Blocks(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(zip(*toy_data(), strict=True))
+
+
+def test_measuring_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
+    """They serve one pass at a time, which the steps go through."""
+    batches: list[float] = []
+
+    class Watched(Toy):
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            batches.append(float(batch[1].sum()))
+            super().training_step(batch, batch_idx)
+
+    class Persistent(ToyData):
+        def train_dataloader(self) -> Any:
+            return DataLoader(Blocks(), 8, num_workers=1, persistent_workers=True)
+
+    task = Watched(partial(SGLD, lr="auto", prior=GaussianPrior(4.0)), burn_in=20, num_data=64)
+    trainer(tmp_path, 24).fit(task, datamodule=Persistent())
+    assert batches == [float(y.sum()) for y in toy_data()[1].split(8)] * 3
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_sgmcmc import SGHMC, SGNHT, AveragedLBFGS, RMSProp
+from lightning_sgmcmc.samplers.free_weights import count_free
 from tests.harness import assert_normal
 from tests.lightning_sgmcmc.problem import N, Problem
 
@@ -199,3 +200,10 @@ def test_masks_across_a_coupled_metric_are_refused() -> None:
     sampler.set_masks([torch.tensor([1.0, 0.0, 1.0, 0.0])])
     with pytest.raises(RuntimeError, match=r"cannot mask weights that Coupled.* ties to free ones"):
         sampler.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_free_weights_are_counted_in_any_type(dtype: torch.dtype) -> None:
+    sampler = SGNHT([nn.Parameter(torch.zeros(70_001, dtype=dtype))], lr=1e-3, num_data=1)
+    sampler.set_masks([(torch.arange(70_001) > 0).to(torch.float32)])
+    assert float(count_free(sampler)) == 70_000
