@@ -105,6 +105,7 @@ def test_every_alarm_is_explained() -> None:
     found = [
         *alarms(summarise(predictions=broken)),
         *alarms(summarise(predictions=stuck)),
+        *alarms(mixed, examples_known=False),
         *alarms(summarise(predictions=good[:, :10])),
         *alarms(summarise(predictions=apart)),
         *alarms(summarise(predictions=drifting)),
