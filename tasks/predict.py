@@ -60,9 +60,20 @@ def _scaled(inputs: dict[str, Any], file: str | Path) -> Tensor:
     x = read_features(file, inputs["columns"])
     remark_range(x, inputs, file)
     if "mean" not in inputs:
-        return torch.from_numpy(x)
+        return _within_range(torch.from_numpy(x), file)
     scaled = Standardiser(np.array(inputs["mean"]), np.array(inputs["scale"]))
-    return torch.from_numpy(scaled(x))
+    return _within_range(torch.from_numpy(scaled(x)), file)
+
+
+def _within_range(x: Tensor, file: str | Path) -> Tensor:
+    """Return inputs [B, ...], and refuse those too large for the network's float32."""
+    beyond = ~x.float().isfinite().flatten(1).all(-1)
+    if bool(beyond.any()):
+        raise ValueError(
+            f"{file}: input {int(beyond.nonzero()[0]) + 1} holds a value that is too large for the "
+            "network"
+        )
+    return x
 
 
 def _details(run: Path) -> dict[str, Any]:
@@ -132,6 +143,7 @@ def _array(posterior: Posterior, path: Path) -> Tensor:
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{path} holds a number that is not finite")
         tensor = tensor.to(next(posterior.module.parameters()).dtype)
+        _within_range(tensor, path)
     return tensor
 
 

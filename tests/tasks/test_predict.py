@@ -101,12 +101,14 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
     Path("hole.csv").write_text("colour,size\nred,3\nred,\n")
     Path("numbers.csv").write_text("colour,size\n1,3\n2,4\n")
     Path("none.csv").write_text("colour,size\n")
+    Path("huge.csv").write_text("colour,size\nred,3\nred,1e45\n")
     for name, message in (
         ("short", "has no column 'size', which the training table has"),
         ("pink", "'pink' is none of the words of the training file, blue, red"),
         ("hole", "line 3, column 'size': the value is missing"),
         ("numbers", "column 'colour' holds numbers, and words in the training file"),
         ("none", "has no rows of data"),
+        ("huge", "input 2 holds a value that is too large for the network"),
     ):
         with pytest.raises(ValueError, match=message):
             main([str(run), f"{name}.csv"], "")
@@ -144,6 +146,9 @@ def test_a_run_without_a_table_takes_an_array(run: Path, tmp_path: Path) -> None
         assert sorted(found) == ["epistemic_std", "lower", "mean", "std", "upper"]
         np.testing.assert_allclose(found["mean"], expected.mean, rtol=1e-12)
         np.testing.assert_allclose(found["upper"], expected.interval(0.9)[1], rtol=1e-12)
+    np.save(tmp_path / "huge.npy", np.full_like(x, 1e300))
+    with pytest.raises(ValueError, match="input 1 holds a value that is too large"):
+        main([str(other), str(tmp_path / "huge.npy")], "")
     with pytest.raises(ValueError, match=r"is no \.npy file, and the run is not of a table"):
         main([str(other), path], "")
     with pytest.raises(ValueError, match=r"is not the run of a table: it takes inputs as a \.npy"):
