@@ -35,8 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     if wrong is not None:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    for place in (str(folder), os.getcwd()):  # an editable install's packages are found last of all
+        if place not in sys.path:
+            sys.path.append(place)
     try:
         run: Callable[[list[str]], int] = import_module("tasks.commands").main
         return run(given)

@@ -226,6 +226,17 @@ def test_a_class_in_ones_own_tasks_py_is_not_looked_for_elsewhere(run: Run, tmp_
     assert f"which hides {tmp_path / 'tasks.py'}: rename that" in done.stderr
 
 
+def test_files_of_the_working_folder_hide_nothing(tmp_path: Path) -> None:
+    """Also where an editable install's packages are found after all that lie on the path."""
+    (tmp_path / "tasks.py").write_text("raise ImportError('the tasks.py of another')")
+    for name in ("pde", "lightning_sgmcmc"):
+        (tmp_path / name).mkdir()
+    command = [Path(sys.executable).with_name("sgmcmc"), "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("sgmcmc ")
+
+
 def test_the_command_imports_no_torch_before_it_needs_it() -> None:
     code = (
         "import sys, lightning_sgmcmc\n"

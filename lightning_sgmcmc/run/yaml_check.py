@@ -13,11 +13,15 @@ def check_yaml(path: Path) -> None:
     """Check a file before it is parsed; the time is linear in its length.
 
     Raises:
-        ValueError: If a key stands twice in a mapping, or anchors expand to too much.
+        ValueError: If it is no mapping, a key stands twice in one, or anchors expand to too much.
         yaml.YAMLError: If it is not YAML.
     """
     with path.open() as file:
         root = yaml.compose(file, Loader=yaml.SafeLoader)  # names the file in its errors
+    if root is not None and not isinstance(root, yaml.MappingNode):
+        raise ValueError(
+            f"{path} is no configuration, which gives values to names, as 'name: value'"
+        )
     if root is not None and _size(path, root, {}) > _LARGEST:
         raise ValueError(f"{path}: its anchors expand to more than {_LARGEST} values")
 

@@ -110,6 +110,13 @@ def test_yaml_that_says_a_thing_twice(tmp_path: Path) -> None:
         check_yaml(path)
 
 
+def test_a_table_is_no_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,y\n" + "1,2,3\n" * 100)
+    with pytest.raises(ValueError, match=r"table\.csv is no configuration, which gives values"):
+        check_yaml(path)
+
+
 def test_what_is_no_yaml_is_named(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_text("model: [${args}]\n")
