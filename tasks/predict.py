@@ -59,21 +59,22 @@ def read_inputs(run_folder: str | Path, file: str | Path) -> Tensor:
 def _scaled(inputs: dict[str, Any], file: str | Path) -> Tensor:
     x = read_features(file, inputs["columns"])
     remark_range(x, inputs, file)
-    if "mean" not in inputs:
-        return _within_range(torch.from_numpy(x), file)
-    scaled = Standardiser(np.array(inputs["mean"]), np.array(inputs["scale"]))
-    return _within_range(torch.from_numpy(scaled(x)), file)
+    scaled = torch.from_numpy(x)
+    if "mean" in inputs:
+        scale = Standardiser(np.array(inputs["mean"]), np.array(inputs["scale"]))
+        scaled = torch.from_numpy(scale(x))
+    _refuse_infinite(scaled.float(), file)
+    return scaled
 
 
-def _within_range(x: Tensor, file: str | Path) -> Tensor:
-    """Return inputs [B, ...], and refuse those too large for the network's float32."""
-    beyond = ~x.float().isfinite().flatten(1).all(-1)
+def _refuse_infinite(x: Tensor, file: str | Path) -> None:
+    """Refuse inputs [B, ...] that are not finite in the network's type."""
+    beyond = ~x.reshape(len(x), -1).isfinite().all(-1)
     if bool(beyond.any()):
         raise ValueError(
             f"{file}: input {int(beyond.nonzero()[0]) + 1} holds a value that is too large for the "
             "network"
         )
-    return x
 
 
 def _details(run: Path) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def _array(posterior: Posterior, path: Path) -> Tensor:
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{path} holds a number that is not finite")
         tensor = tensor.to(next(posterior.module.parameters()).dtype)
-        _within_range(tensor, path)
+        _refuse_infinite(tensor, path)
     return tensor
 
 

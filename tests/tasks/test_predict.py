@@ -16,7 +16,7 @@ from lightning_sgmcmc import load_posterior
 from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.run import cli
 from tasks.data.table import read_features
-from tasks.predict import main, read_inputs
+from tasks.predict import _array, main, read_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = [
@@ -146,6 +146,10 @@ def test_a_run_without_a_table_takes_an_array(run: Path, tmp_path: Path) -> None
         assert sorted(found) == ["epistemic_std", "lower", "mean", "std", "upper"]
         np.testing.assert_allclose(found["mean"], expected.mean, rtol=1e-12)
         np.testing.assert_allclose(found["upper"], expected.interval(0.9)[1], rtol=1e-12)
+    np.save(tmp_path / "flat.npy", x[:, 0])  # [B]
+    assert torch.equal(
+        _array(load_posterior(run), tmp_path / "flat.npy"), torch.tensor(x[:, 0]).float()
+    )
     np.save(tmp_path / "huge.npy", np.full_like(x, 1e300))
     with pytest.raises(ValueError, match="input 1 holds a value that is too large"):
         main([str(other), str(tmp_path / "huge.npy")], "")
