@@ -133,19 +133,36 @@ def main(arguments: Sequence[str], program: str) -> Path:
 
 
 def _array(posterior: Posterior, path: Path) -> Tensor:
-    """Return inputs [B, ...], floating numbers in the task's precision."""
+    """Return inputs [B, ...], floating numbers in the task's precision.
+
+    Whole numbers stay what they are where the network takes them, and become floating ones if not.
+    """
     if path.suffix != ".npy":
         raise ValueError(f"{path} is no .npy file, and the run is not of a table")
     x = np.load(path, allow_pickle=False)
     if not x.ndim or not len(x):
         raise ValueError(f"{path} has no inputs: an array [B, ...] is needed, got {list(x.shape)}")
-    tensor = torch.from_numpy(x)
-    if tensor.is_floating_point():
-        if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{path} holds a number that is not finite")
-        tensor = tensor.to(next(posterior.module.parameters()).dtype)
-        _refuse_infinite(tensor, path)
-    return tensor
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"{path} holds values of type {x.dtype}, and inputs are real numbers")
+    whole = x.dtype.kind != "f"
+    tensor = torch.from_numpy(x.astype(np.int64 if whole else np.float64))
+    if not bool(tensor.isfinite().all()):
+        raise ValueError(f"{path} holds a number that is not finite")
+    floating = tensor.to(next(posterior.module.parameters()).dtype)
+    _refuse_infinite(floating, path)
+    for inputs in [tensor, floating] if whole else [floating]:
+        try:
+            posterior.module.law(inputs[:1])
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+        else:
+            return inputs
+    raise ValueError(
+        f"{path}: the run's network does not take inputs {list(x.shape[1:])} of type {x.dtype}, of "
+        f"which the file has {len(x)}: {reason}"
+    )
 
 
 def _columns(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
 
 from lightning_sgmcmc.callbacks.checkpoint_files import Read, groups_of, read_part
 from lightning_sgmcmc.callbacks.draws import KeepDraws
@@ -32,7 +33,8 @@ def regroup(checkpoint: dict[str, Any], path: Path, chain: Chain, read: Read) ->
         read: Reads a file.
 
     Raises:
-        ValueError: If the run has another number of chains, or these cannot run together.
+        ValueError: If the run has another number of chains, or these cannot run together, or its
+            weights have other shapes.
         FileNotFoundError: If a file is missing.
         DamagedFileError: If one is not what was written.
     """
@@ -64,8 +66,25 @@ def regroup(checkpoint: dict[str, Any], path: Path, chain: Chain, read: Read) ->
         kept = [part["callbacks"].get(_KEPT) for part in parts]
         if all(kept):
             whole["callbacks"][_KEPT] = KeptDraws.regrouped(kept, numbers)
+    _refuse_other_shapes(whole["state_dict"], chain)
     checkpoint.clear()
     checkpoint.update(whole)
+
+
+def _refuse_other_shapes(state: dict[str, Tensor], chain: Chain) -> None:
+    """Refuse weights that are not of the network's shapes, which the data may set."""
+    own = chain.task.state_dict()
+    for i, name in enumerate(chain.sampled):
+        key = name if chain.stack is None else f"chains.weights.{i}"
+        if key not in state or isinstance(own[name], UninitializedParameter):
+            continue
+        before = state[key].shape[0 if chain.stack is None else 1 :]
+        if before != own[name].shape:
+            raise ValueError(
+                f"the run cannot be continued with another network or other data: {name} is "
+                f"{list(before)} so far, {list(own[name].shape)} now; give what it had, or start "
+                "a run of its own"
+            )
 
 
 def _optimizers(

@@ -26,21 +26,29 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; '{self.prog} --help' says more\n")
 
 
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that are values."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_value = action.default is not None and action.default is not False
+        return super()._get_help_string(action) if is_value else action.help
+
+
 def parser(program: str | None = None) -> argparse.ArgumentParser:
     """The command line: one subcommand for each kind of data set."""
     main = _Parser(prog=program, description=__doc__, allow_abbrev=False)
-    kinds = main.add_subparsers(dest="kind_of_set", required=True)
+    kinds = main.add_subparsers(required=True, metavar="KIND")
 
     source = _kind(
         kinds,
         "source",
         "one permeability, varying sources (Wang, Deng, Lin 2020, section 5.3.1)",
-        60,
+        SourceDataSpec,
     )
     add = source.add_argument
     add("--source", choices=("three_spot", "random"), help="kind (three_spot without --wells)")
     add("--spread", choices=("variance", "sd"), default="variance", help="the 5 of N(10, 5)")
-    add("--field", choices=("channelised", "spe10"), default="channelised", help="permeability")
+    add("--field", choices=("channelised", "spe10"), help="permeability (default: channelised)")
     _own_field(source)
     add("--field-seed", type=int, default=0, help="seed of the synthetic channelised field")
     add("--spe10-file", help="spe_perm.dat, plain, .xz, or in the official zip")
@@ -52,43 +60,54 @@ def parser(program: str | None = None) -> argparse.ArgumentParser:
         kinds,
         "permeability",
         "random permeabilities, flow from left to right (the same, section 5.3.2)",
-        50,
+        PermeabilityDataSpec,
     )
     _random_field(permeability)
-    fields = _kind(kinds, "fields", "own permeabilities, all fields of a file", None)
+    fields = _kind(kinds, "fields", "own permeabilities, all fields of a file", OwnFieldsSpec)
     _own_fields(fields)
     reaction = _kind(
-        kinds, "reaction", "random permeabilities, flow from left to right with a reaction", 50
+        kinds,
+        "reaction",
+        "random permeabilities, flow from left to right with a reaction",
+        ReactionDataSpec,
     )
     _random_field(reaction)
     reaction.add_argument("--reaction", type=float, default=10.0, help="the rate c")
     fno = _kind(
-        kinds, "fno", "12 or 3 by a thresholded field, u = 0 around it (Li et al. 2021)", 85
+        kinds,
+        "fno",
+        "12 or 3 by a thresholded field, u = 0 around it (Li et al. 2021)",
+        FnoDataSpec,
     )
     fno.add_argument("--every", type=int, default=5, help="the solver's steps from node to node")
     _two_values(fno, 3.0, 12.0)
     pdebench = _kind(
-        kinds, "pdebench", "1 or .1 by five bumps, p = 0 around it (Takamoto et al. 2022)", 128
+        kinds,
+        "pdebench",
+        "1 or .1 by five bumps, p = 0 around it (Takamoto et al. 2022)",
+        PdebenchDataSpec,
     )
     pdebench.add_argument("--beta", type=float, default=1.0, help="the source, everywhere")
     _two_values(pdebench, 0.1, 1.0)
     return main
 
 
-def _kind(kinds: Any, name: str, about: str, grid: int | None) -> argparse.ArgumentParser:
+def _kind(kinds: Any, name: str, about: str, spec: type[DataSpec]) -> argparse.ArgumentParser:
     """A subcommand, with the options that all kinds have."""
     kind: argparse.ArgumentParser = kinds.add_parser(
         name,
         help=about,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Defaults,
         allow_abbrev=False,
     )
+    kind.set_defaults(spec=spec)
     add = kind.add_argument
     add("--out", type=Path, required=True, help="the .safetensors file to write")
-    if grid is not None:
+    if spec is not OwnFieldsSpec:
         add("--samples", dest="num_samples", type=int, default=1500, help="number of samples")
         what = "nodes that are kept" if name == "fno" else "cells"
-        add("--grid", type=int, default=grid, help=f"{what} in each direction")
+        default = spec.__dataclass_fields__["nx"].default
+        add("--grid", type=int, help=f"{what} in each direction (default: {default})")
     add("--seed", type=int, default=0, help="seed of the samples")
     if name != "fno":  # which has nothing else
         add("--pressure", dest="save_pressure", action="store_true", help="keep the pressures too")
@@ -171,16 +190,8 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
         The exit status: 2 on bad arguments, 130 on Ctrl-C.
     """
     given = vars(parser(program).parse_args(arguments))
-    kinds: dict[str, type[DataSpec]] = {
-        "source": SourceDataSpec,
-        "permeability": PermeabilityDataSpec,
-        "fields": OwnFieldsSpec,
-        "reaction": ReactionDataSpec,
-        "fno": FnoDataSpec,
-        "pdebench": PdebenchDataSpec,
-    }
-    kind, out = kinds[given.pop("kind_of_set")], given.pop("out")
-    sizes = dict.fromkeys(("nx", "ny"), given.pop("grid", None))
+    kind, out, grid = given.pop("spec"), given.pop("out"), given.pop("grid", None)
+    sizes = {} if grid is None else {"nx": grid, "ny": grid}
     how = {name: given.pop(name) for name in ("workers", "backend", "scheduler")}
     if "mean" in given and given["mean"] is None:
         given["mean"] = MEANS[given["kind"]]
@@ -192,10 +203,12 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
                     raise PdeError(f"--{name.replace('_', '-')} names a side twice")
         if kind is SourceDataSpec:
             own = {name: given.pop(name) for name in signature(own_problem).parameters}
+            own = {name: sizes.get(name) if value is None else value for name, value in own.items()}
             if given["source"] and own["wells"]:
                 raise PdeError(f"--source {given['source']} and --wells: give one of them")
             given["source"] = given["source"] or "three_spot"
-            spec: DataSpec = kind(**(given | sizes | own_problem(**own)))
+            given["field"] = own["field"] or "channelised"
+            spec: DataSpec = kind(**(given | own_problem(**own)))
         elif kind is OwnFieldsSpec:
             given["name"] = given.pop("permeability_name")
             given = {name: value for name, value in given.items() if value is not None}

@@ -14,6 +14,7 @@ from ..io.field_file import read_cells
 def own_problem(
     *,
     permeability: str | None = None,
+    field: str | None = None,
     permeability_name: str | None = None,
     axes: Literal["yx", "xy"] = "yx",
     active: str | None = None,
@@ -30,6 +31,7 @@ def own_problem(
     Args:
         permeability: File of an own permeability, as for `read_field`; two fields in it are those
             along x and along y.
+        field: The permeability's kind where there is no file.
         permeability_name: The array in that file, where it holds several.
         axes: `yx` where the file's last axis is x, else `xy`.
         active: File of which cells are active, 1 or 0; all without it.
@@ -45,8 +47,10 @@ def own_problem(
         FileContentError: A file that cannot be read.
         PdeError: Counts or lengths that the file contradicts, or lengths that nothing names.
     """
-    found: dict[str, Any] = {"nx": nx, "ny": ny, "lx": lx, "ly": ly}
+    found: dict[str, Any] = {"nx": nx, "ny": ny, "lx": lx, "ly": ly, "field": field}
     if permeability is not None:
+        if field is not None:
+            raise PdeError(f"field {field!r} and permeability {permeability!r}: give one of them")
         path = Path(permeability)
         file = read_cells(path, permeability_name, axes)
         grid = file.on_domain(path, lx, ly)

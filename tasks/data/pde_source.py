@@ -88,6 +88,8 @@ class PDESourceData(FlowData[pde.Dataset[pde.SourceDataSpec]]):
         super().__init__(
             num_samples, num_test, num_val, num_calibration, batch_size, sampling, in_memory
         )
+        if field == "spe10" and own.get("permeability") is not None:
+            raise ValueError(f"field {field} and permeability {own['permeability']}: give one")
         if field == "spe10" and spe10_file is None:
             spe10_file = str(find_spe10())
         problem = own_problem(**own)

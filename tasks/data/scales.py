@@ -26,7 +26,7 @@ def examine(table: Table, train: NDArray[np.float64]) -> None:
 
     Raises:
         ValueError: If a value is so large that standardising leaves nothing of the others; its
-            line and column are named.
+            line and column are named. Or if a column's variance is 0 or infinite in float64.
     """
     names = (*table.features, table.target)
     constant: list[str] = []
@@ -38,16 +38,22 @@ def examine(table: Table, train: NDArray[np.float64]) -> None:
             constant.append(names[j])
             continue
         furthest = low if median - low > high - median else high
+        spread, distance = upper - lower, abs(furthest - median)
         with np.errstate(over="ignore", invalid="ignore"):
-            distance, scale = abs(furthest - median), values.std()
-            share = np.square((furthest - values.mean()) / scale) / len(values)
-        spread = upper - lower
-        if not np.isfinite(scale) or 0 < spread < _NOTHING * scale:
+            deviation = ((values - median) / distance).std() * distance  # its square may be beyond
+            scale = values.std()
+        if 0 < spread < _NOTHING * deviation:
             raise ValueError(
                 f"{_where(table, j, furthest)}: {furthest:g} leaves nothing of the other values "
                 "once the column is standardised; correct it, drop the row, or take logarithms"
             )
+        if not 0 < scale < np.inf:
+            raise ValueError(
+                f"column {names[j]!r}: values as {furthest:g} are too large or too small to be "
+                "standardised; change the column's unit"
+            )
         _refuse_beyond(table, j, values.mean(), scale)
+        share = np.square((furthest - values.mean()) / scale) / len(values)
         if 0 < _FAR * spread < distance and share > 0.5:
             outliers.append(f"{furthest:g} ({_where(table, j, furthest)})")
     if constant:

@@ -45,7 +45,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
     #: Adam's step size, and SGHMC's momentum.
     optimizer_lr, momentum = 0.02, 0.99
     #: Parameters that are whole numbers.
-    _counts = ("num_chains", "optimizer_steps", "burn_in", "steps", "thinning", "batch_size")
+    _counts = ("num_chains", "optimizer_steps", "burn_in", "steps", "thinning")
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         burn_in: int,
         steps: int,
         thinning: int,
-        batch_size: int,
+        batch_size: int | None,
         step_fraction: float,
         device: str | None,
         random_state: Any,
@@ -138,7 +138,7 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
             warnings.warn(alarm, ConvergenceWarning, stacklevel=3)
 
     def _stream(self, x: Array, y: Array) -> BatchStream:
-        """Return the minibatches, of all rows if they are no more than ``batch_size``.
+        """Return the minibatches, of all rows unless ``batch_size`` is smaller.
 
         Raises:
             TypeError: If a number of steps, units or the like is not whole.
@@ -153,14 +153,16 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
             raise TypeError(f"hidden must hold whole numbers, got {self.hidden!r}")
         if len(x) < 2:
             raise ValueError(f"n_samples = {len(x)} is too few: give at least 2 rows")
+        size = len(x) if self.batch_size is None else self.batch_size
+        if not isinstance(size, Integral):
+            raise TypeError(f"batch_size must be a whole number or None, got {size!r}")
         if not 0 <= self.optimizer_steps <= self.burn_in <= self.steps - self.thinning:
             raise ValueError(
                 "need 0 <= optimizer_steps <= burn_in <= steps - thinning, got "
                 f"{self.optimizer_steps}, {self.burn_in} and {self.steps} - {self.thinning}"
             )
-        size = min(self.batch_size, len(x))
         tensors = _tensor(x), _tensor(y)
-        return BatchStream(tensors, size, "full" if size == len(x) else "auto")
+        return BatchStream(tensors, min(size, len(x)), "full" if size >= len(x) else "auto")
 
     def _law_of(self, task: Any, x: Array) -> PredictiveLaw:
         """Return p(y | x, data), in float64: a row's law does not depend on the rows beside it."""

@@ -52,7 +52,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):  # type: ignore[misc]
         burn_in: int = 2000,
         steps: int = 6000,
         thinning: int = 40,
-        batch_size: int = 10_000,
+        batch_size: int | None = None,
         step_fraction: float = 0.25,
         device: str | None = None,
         random_state: Any = None,

@@ -36,7 +36,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):  # type: ignore[misc]
         burn_in: Steps before the first draw, Adam's included.
         steps: Steps of a chain.
         thinning: Steps between draws.
-        batch_size: Rows in a step; all of them if they are no more.
+        batch_size: Rows in a step; None takes all of them. With fewer no layer is integrated out,
+            and the step is so short that the minibatches' noise keeps its bound: that pays only
+            where a step on all rows takes too long.
         step_fraction: The step size over the largest stable one.
         device: Such as ``"cpu"``; None takes a CUDA device where there is one.
         random_state: A seed, a generator, or None for NumPy's own.
@@ -61,7 +63,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):  # type: ignore[misc]
         burn_in: int = 2000,
         steps: int = 6000,
         thinning: int = 40,
-        batch_size: int = 10_000,
+        batch_size: int | None = None,
         step_fraction: float = 0.25,
         device: str | None = None,
         random_state: Any = None,

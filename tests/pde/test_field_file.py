@@ -182,6 +182,10 @@ def test_wrong_files_units_and_orders_are_one_line(tmp_path):
             lambda: own_problem(permeability=str(path), lx=1.0, ly=1.0, nx=3, ny=5),
             "axes='xy' turns it",
         ),
+        (
+            lambda: own_problem(permeability=str(path), field="spe10"),
+            "field 'spe10' and permeability .*: give one of them",
+        ),
     ]
     for action, message in cases:
         with pytest.raises(PdeError, match=message) as raised:
@@ -224,6 +228,12 @@ def test_a_set_of_own_wells_is_what_the_solver_says(tmp_path, capsys):
     ]
     command += [f"--wells={table}", f"--active={tmp_path / 'a.npy'}", "--samples=7", "--pressure"]
     command += ["--side-pressure", "left:0:40=1", "--side-flux", "top=0.01"]
+    for wrong, message in (
+        (["--grid=7"], "holds 12 x 9 cells (x, y), given are nx = 7, ny = 7"),
+        (["--field=channelised"], "field 'channelised' and permeability "),
+    ):
+        assert main([*command, *wrong], "generate") == 2
+        assert message in capsys.readouterr().err
     assert main(command, "generate") == 0
     data = load(out)
     spec = data.spec

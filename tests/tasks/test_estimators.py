@@ -152,12 +152,20 @@ def test_minibatches_and_a_noise_that_is_given(noise: Any) -> None:
     new = np.array([[3.0, -100.0], [7.0, 50.0], [-1.0, 0.0]])
     model = BayesianMLPRegressor(
         (), noise=noise, num_chains=4, optimizer_steps=100, burn_in=200, steps=600, thinning=5,
-        batch_size=20 if noise == "learned" else 60, random_state=0, device=WHERE,
+        batch_size=20 if noise == "learned" else None, random_state=0, device=WHERE,
     ).fit(x, y)  # fmt: skip
     mean, std = model.predict(new, return_std=True)
     exact_mean, exact_std = by_quadrature(x, y, new, noise)
     np.testing.assert_allclose((mean - exact_mean) / exact_std, 0, atol=0.1)
     np.testing.assert_allclose(std, exact_std, rtol=0.15)
+
+
+@pytest.mark.parametrize("kind", [BayesianMLPRegressor, BayesianMLPClassifier])
+def test_every_step_takes_all_rows_unless_fewer_are_asked_for(kind: Any) -> None:
+    x, y = np.zeros((20_001, 1)), np.zeros((20_001, 1))
+    streams = [kind(batch_size=size)._stream(x, y) for size in (None, 20_001, 50_000, 100)]
+    assert [stream.sampling for stream in streams] == ["full"] * 3 + ["auto"]
+    assert [stream.batch_size for stream in streams] == [20_001] * 3 + [100]
 
 
 @pytest.mark.parametrize(

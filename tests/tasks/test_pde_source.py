@@ -138,6 +138,8 @@ def test_own_wells_have_noise_of_the_size_of_their_flow(tmp_path: Path) -> None:
         root=str(tmp_path), num_samples=20, permeability=str(tmp_path / "k.npy"), lx=14.0, ly=9.0
     )
     assert other.path != data.path
+    with pytest.raises(ValueError, match=r"field spe10 and permeability .*: give one"):
+        PDESourceData(root=str(tmp_path), field="spe10", permeability=str(tmp_path / "k.npy"))
 
 
 @pytest.mark.parametrize("balancer_first", [True, False])

@@ -146,10 +146,18 @@ def test_a_run_without_a_table_takes_an_array(run: Path, tmp_path: Path) -> None
         assert sorted(found) == ["epistemic_std", "lower", "mean", "std", "upper"]
         np.testing.assert_allclose(found["mean"], expected.mean, rtol=1e-12)
         np.testing.assert_allclose(found["upper"], expected.interval(0.9)[1], rtol=1e-12)
-    np.save(tmp_path / "flat.npy", x[:, 0])  # [B]
-    assert torch.equal(
-        _array(load_posterior(run), tmp_path / "flat.npy"), torch.tensor(x[:, 0]).float()
-    )
+    np.save(tmp_path / "whole.npy", np.round(x).astype(">i4"))
+    rounded = _array(load_posterior(run), tmp_path / "whole.npy")
+    assert torch.equal(rounded, torch.tensor(np.round(x)).float())
+    for name, wrong, message in (
+        ("flat", x[:, 0], r"does not take inputs \[\] of type float64, of which the file has 25: "),
+        ("wide", np.hstack([x, x]), r"does not take inputs \[6\] of type float64"),
+        ("complex", x + 0j, "holds values of type complex128, and inputs are real numbers"),
+        ("words", np.array([["red"] * 3]), "holds values of type <U3, and inputs are real numbers"),
+    ):
+        np.save(tmp_path / f"{name}.npy", wrong)
+        with pytest.raises(ValueError, match=message):
+            main([str(other), str(tmp_path / f"{name}.npy")], "")
     np.save(tmp_path / "huge.npy", np.full_like(x, 1e300))
     with pytest.raises(ValueError, match="input 1 holds a value that is too large"):
         main([str(other), str(tmp_path / "huge.npy")], "")

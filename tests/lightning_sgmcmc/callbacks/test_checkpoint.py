@@ -215,6 +215,22 @@ def test_another_target_or_other_data_are_refused(
     assert after == before
 
 
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_network_of_another_width_is_refused_in_one_line(tmp_path: Path, chains: int) -> None:
+    """As a table with a column more makes it."""
+
+    def task(width: int) -> Toy:
+        net = nn.Sequential(nn.Linear(NUM_FEATURES, width), nn.Linear(width, 1))
+        return module(net=net, num_chains=chains)
+
+    fit(tmp_path, 8, None, task(2))
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    message = r"other data: net\.0\.weight is \[2, 3\] so far, \[4, 3\] now; give what it had"
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, 12, last, task(4))
+    fit(tmp_path, 12, last, task(2))
+
+
 def test_a_run_from_the_checkpoint_before_and_killed_goes_on(tmp_path: Path, whole: Path) -> None:
     """The last one counts on draws that the run from the one before has removed."""
     folder = tmp_path / "run"
