@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from lightning_sgmcmc import HASGLD, PSGLD, SGHMC, SGLD, GaussianPrior, Sampler
-from lightning_sgmcmc.adaptation import largest_eigenvalue
+from lightning_sgmcmc.adaptation import largest_eigenvalue, leading_directions
 from lightning_sgmcmc.common.vectors import flatten, unflatten
 from tests.lightning_sgmcmc.problem import N, Problem
 
@@ -75,6 +77,25 @@ def test_eigenvalues_of_either_sign_do_not_cancel(monkeypatch: pytest.MonkeyPatc
     )
     found = largest_eigenvalue(target, sampler.preconditioner, [problem.batch(0)])
     assert found == pytest.approx(5.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5, 8])
+def test_it_is_that_of_the_whole_krylov_space(iterations: int) -> None:
+    """Which keeps all its vectors; in float32, at a curvature far below the start's length."""
+    theta = torch.zeros(1000, requires_grad=True)
+    sampler = SGLD([theta], 1.0, num_data=10)
+    curvatures = 1e-8 * torch.linspace(-1, 1, 1000) ** 3
+
+    class Quadratic:
+        params = [theta]
+
+        def curvature(self, vectors: list[Tensor], _: object) -> list[Tensor]:
+            return [curvatures * vectors[0]]
+
+    given: Any = Quadratic(), sampler.preconditioner, []
+    found = largest_eigenvalue(*given, iterations)
+    space = leading_directions(*given, count=1, iterations=iterations)
+    assert found == pytest.approx(float(space.eigenvalues.abs().max()), rel=1e-5)
 
 
 @pytest.mark.parametrize(
