@@ -70,7 +70,7 @@ def largest_eigenvalue(
                 )
             p, p_before = new, p
         matrix = torch.diag_embed(torch.stack(diagonal, -1))
-        matrix += torch.diag_embed(torch.stack(beside[1:], -1), -1)
+        matrix += torch.diag_embed(torch.stack(beside, -1)[..., 1:], -1)
     value = math.nan
     if bool(matrix.isfinite().all()):
         value = float(torch.linalg.eigvalsh(matrix).abs().max())

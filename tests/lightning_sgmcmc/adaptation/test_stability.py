@@ -87,7 +87,7 @@ def test_it_is_that_of_the_whole_krylov_space(iterations: int) -> None:
     curvatures = 1e-8 * torch.linspace(-1, 1, 1000) ** 3
 
     class Quadratic:
-        params = [theta]
+        params = (theta,)
 
         def curvature(self, vectors: list[Tensor], _: object) -> list[Tensor]:
             return [curvatures * vectors[0]]
