@@ -18,8 +18,8 @@ def relative_l2_error(prediction: Tensor, truth: Tensor) -> Tensor:
     Returns:
         [N], a fraction.
     """
-    error: Tensor = torch.linalg.vector_norm((prediction - truth).flatten(1), dim=1)
-    size: Tensor = torch.linalg.vector_norm(truth.flatten(1), dim=1)
+    error: Tensor = torch.linalg.vector_norm((prediction - truth).reshape(len(truth), -1), dim=1)
+    size: Tensor = torch.linalg.vector_norm(truth.reshape(len(truth), -1), dim=1)
     return error / size
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -150,14 +150,39 @@ class Sampler(torch.optim.Optimizer):
         """Take the parameters, which are of one group.
 
         Raises:
-            ValueError: For another group.
+            ValueError: For another group, or an option of a group that no sampler has.
         """
         if self.param_groups:
             raise ValueError(
                 "a chain has one parameter group, got another: scale parameters by the "
                 "preconditioner, and priors by the prior"
             )
+        unknown = sorted(param_group.keys() - {"params", "lr", "initial_lr", "param_names"})
+        if unknown:
+            raise ValueError(
+                f"a parameter group's {', '.join(unknown)} would change nothing: give the "
+                "sampler's options as arguments, and a weight decay as a GaussianPrior"
+            )
+        if self.auto_lr and "lr" in param_group:
+            raise ValueError(f'lr is "auto" and {param_group["lr"]} in the group: give one of them')
         super().add_param_group(param_group)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a chain that goes on as this one, of copied parameters, without its hooks."""
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        hooks = ("step", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+        own = {name: value for name, value in self.__dict__.items() if name not in hooks}
+        new.__setstate__(copy.deepcopy(own, memo))
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(f"{self.name} cannot be pickled: save its state_dict() and the weights")
 
     def stack(self, one_generator: bool = False) -> None:
         """Take the first axis of every parameter for K chains, numbered from ``chain`` on.
@@ -534,6 +559,8 @@ class Sampler(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the chain's next step depends on but the weights.
+
+        Its tensors are the chain's own, as of any torch optimizer: copy it if the chain goes on.
 
         Raises:
             NonFiniteGradientError: If the chain has gone on from one: see :meth:`look_back`.

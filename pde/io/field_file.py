@@ -169,7 +169,7 @@ def _read_arrays(path: Path, name: str | None) -> Any:
     try:
         if path.suffix in (".csv", ".txt"):
             delimiter = "," if path.suffix == ".csv" else None
-            return np.loadtxt(path, delimiter=delimiter, ndmin=2)
+            return np.loadtxt(path, delimiter=delimiter, ndmin=2, encoding="utf-8-sig")
         found = np.load(path)
         if isinstance(found, np.ndarray):
             return found

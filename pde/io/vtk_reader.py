@@ -75,15 +75,22 @@ def _read(path: Path) -> tuple[Grid, dict[str, Array]]:
         x, y = lines[0][0], lines[1][0]
     if (x, y) != (0, 0):  # in which the places of wells count
         raise FileContentError(f"{path} begins at ({x:g}, {y:g}), expected (0, 0): move it there")
-    arrays = {}
+    arrays, vectors = {}, []
     for array in piece.iterfind("CellData/DataArray"):
-        if array.get("NumberOfComponents", "1") == "1":
+        if array.get("NumberOfComponents", "1") != "1":
+            vectors.append(array.attrib["Name"])
+        else:
             values = decode(array)
             if values.size != nx * ny:
                 raise FileContentError(
                     f"{path}: {values.size} values of {array.get('Name')} on {nx} x {ny} cells"
                 )
             arrays[array.attrib["Name"]] = values.reshape(ny, nx)
+    if vectors and not arrays:
+        raise FileContentError(
+            f"{path} has vectors only ({', '.join(vectors)}), expected an array of one component: "
+            "save the components as two fields [2, ny, nx] of a .npy file"
+        )
     return grid, arrays
 
 

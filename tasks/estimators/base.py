@@ -29,6 +29,7 @@ from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import KeptDraws, diagnose
 from lightning_sgmcmc.posterior.held_out import PROBES, TRAINING, HeldOut
 from lightning_sgmcmc.posterior.law import PredictiveLaw
+from lightning_sgmcmc.samplers import NonFiniteGradientError
 from tasks.nets.mlp import MLP
 
 Array = NDArray[Any]
@@ -120,17 +121,22 @@ class BayesianMLP(BaseEstimator):  # type: ignore[misc]
         rows = HeldOut([stream.spread(PROBES)])
         kept = task.kept = KeptDraws(chain, {TRAINING: rows}, Path(), budget=0)
         draws: list[dict[str, Array]] = []
-        while chain.steps < self.steps:
-            chain.advance(chain.minibatch())
-            task.adaptation.after_step()
-            if not chain.draws.keeps(chain.steps):
-                continue
-            kept.keep()
-            states = [chain.state(k) for k in range(chain.num_chains)]
-            draws += [{n: t.cpu().numpy().copy() for n, t in state.items()} for state in states]
-        self.draws_ = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
-        if not all(np.isfinite(a).all() for a in self.draws_.values()):
-            raise ValueError("the chains diverged: set burn_in and optimizer_steps higher")
+        try:
+            while chain.steps < self.steps:
+                chain.advance(chain.minibatch())
+                task.adaptation.after_step()
+                if not chain.draws.keeps(chain.steps):
+                    continue
+                kept.keep()
+                states = [chain.state(k) for k in range(chain.num_chains)]
+                draws += [{n: t.cpu().numpy().copy() for n, t in state.items()} for state in states]
+            self.draws_ = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
+            if not all(np.isfinite(a).all() for a in self.draws_.values()):
+                raise NonFiniteGradientError("a draw is not finite")
+        except (NonFiniteGradientError, ValueError) as error:
+            raise ValueError(
+                f"the chains diverged: set burn_in and optimizer_steps higher ({error})"
+            ) from error
         weights = np.repeat(kept.draw_weights, chain.num_chains)
         self.weights_ = weights / weights.sum()
         self.diagnostics_ = diagnose(kept, task.adaptation.stability)

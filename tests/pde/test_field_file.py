@@ -32,7 +32,7 @@ def test_every_format_gives_the_same_field(tmp_path):
     np.save(tmp_path / "a.npy", FIELD)
     np.save(tmp_path / "t.npy", FIELD.T)
     np.savez(tmp_path / "a.npz", permeability=FIELD, other=FIELD + 1)
-    np.savetxt(tmp_path / "a.csv", FIELD, delimiter=",", fmt="%.17g")
+    np.savetxt(tmp_path / "a.csv", FIELD, delimiter=",", fmt="%.17g", encoding="utf-8-sig")
     np.savetxt(tmp_path / "a.txt", FIELD, fmt="%.17g")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["rock/permeability"] = FIELD
@@ -171,12 +171,17 @@ def test_wrong_files_units_and_orders_are_one_line(tmp_path):
     nan[1, 2] = np.nan
     np.save(tmp_path / "nan.npy", nan)
     np.savez(tmp_path / "two.npz", a=FIELD, b=FIELD)
+    write_vtk(tmp_path / "vector.vti", Grid(5, 3), np.stack([FIELD, FIELD], -1))
     cases = [
         (lambda: read_field(tmp_path / "no.npy"), "is not there"),
         (lambda: read_field(tmp_path / "k.dat"), "has the suffix '.dat', expected"),
         (lambda: read_field(bad), "is not an array of numbers"),
         (lambda: read_field(tmp_path / "nan.npy"), r"nan at \(1, 2\)"),
         (lambda: read_field(tmp_path / "two.npz"), "it has a, b: name one of them"),
+        (
+            lambda: read_field(tmp_path / "vector.vti"),
+            "has vectors only .kappa., expected",
+        ),
         (lambda: own_problem(permeability=str(path)), "5 x 3 cells and no lengths: give lx and ly"),
         (
             lambda: own_problem(permeability=str(path), lx=1.0, ly=1.0, nx=3, ny=5),

@@ -160,6 +160,20 @@ def test_minibatches_and_a_noise_that_is_given(noise: Any) -> None:
     np.testing.assert_allclose(std, exact_std, rtol=0.15)
 
 
+@pytest.mark.parametrize("optimizer_steps", [0, 20, 60])
+def test_chains_that_diverge_say_what_to_do(optimizer_steps: int) -> None:
+    """Their step is set where Adam has not come far: the noise's curvature is tiny there."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(40, 3))
+    y = x[:, 0] * 2 + 5 + 0.1 * generator.normal(size=40)
+    model = BayesianMLPRegressor(
+        (), num_chains=2, optimizer_steps=optimizer_steps, burn_in=60, steps=200, thinning=10,
+        random_state=0, device=WHERE,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="diverged: set burn_in and optimizer_steps higher"):
+        model.fit(x, y)
+
+
 @pytest.mark.parametrize("kind", [BayesianMLPRegressor, BayesianMLPClassifier])
 def test_every_step_takes_all_rows_unless_fewer_are_asked_for(kind: Any) -> None:
     x, y = np.zeros((20_001, 1)), np.zeros((20_001, 1))

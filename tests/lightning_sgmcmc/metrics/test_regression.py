@@ -36,3 +36,5 @@ def test_crps_is_the_integral_of_the_squared_distance_of_distributions() -> None
 def test_relative_error_of_a_scaled_field_is_the_scale() -> None:
     truth = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(relative_l2_error(1.02 * truth, truth), torch.full((5,), 0.02))
+    numbers = truth[:, 0, 0]
+    torch.testing.assert_close(relative_l2_error(1.02 * numbers, numbers), torch.full((5,), 0.02))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any
@@ -276,6 +278,21 @@ def test_resumes_to_the_bit(name: str, when: str) -> None:
 
 
 @each_sampler
+def test_a_copy_goes_on_as_the_chain_does(name: str) -> None:
+    """With parameters of its own; torch's optimizers would copy the parameters alone."""
+    problem = Problem()
+    sampler = chain(name, problem)
+    problem.run(sampler, 5)
+    other, copied = copy.deepcopy((problem, sampler))
+    assert copied.params[0] is other.params[0]
+    assert copied.params[0] is not sampler.params[0]
+    expected = problem.run(sampler, 5)
+    assert torch.equal(other.run(copied, 5), expected)
+    with pytest.raises(TypeError, match="cannot be pickled: save its state_dict"):
+        pickle.dumps(sampler)
+
+
+@each_sampler
 def test_a_used_sampler_takes_over_another_state(name: str) -> None:
     """A frozen, masked sampler that loads an adapting state forgets its own."""
     problem = Problem()
@@ -384,6 +401,15 @@ def test_arguments_out_of_range(
 def test_momentum_out_of_range(momentum: float) -> None:
     with pytest.raises(ValueError, match=r"momentum must lie in \[0, 1\)"):
         SGHMC([torch.zeros(1, requires_grad=True)], 0.1, momentum=momentum)
+
+
+def test_options_of_a_group_that_would_change_nothing_are_refused() -> None:
+    p = torch.zeros(2, requires_grad=True)
+    with pytest.raises(ValueError, match="group's momentum, weight_decay would change nothing"):
+        SGHMC([{"params": [p], "momentum": 0.5, "weight_decay": 0.1}], 0.1)
+    with pytest.raises(ValueError, match=r'lr is "auto" and 0\.3 in the group'):
+        SGLD([{"params": [p], "lr": 0.3}], "auto")
+    assert SGLD([{"params": [p], "lr": 0.3}], 0.1).lr == 0.3
 
 
 def test_one_parameter_group() -> None:
