@@ -177,15 +177,18 @@ class StepSize:
                 f"lr = {sampler.lr:.3g} exceeds the largest stable step {limit:.3g} at these "
                 f"weights (lambda_max of C H is {eigenvalue:.3g})"
             )
-            if getattr(sampler, "target_energy_variance", None) is None:
+            # A velocity of constant length does not diverge, nor does what is accepted or not.
+            adapting = {"target_energy_variance": "lower", "target_acceptance": "raise"}
+            adapted = [n for n in adapting if getattr(sampler, n, None) is not None]
+            if adapted:
+                rank_zero_info(
+                    f"Note: {exceeds}, to which it was adapted: burn in for longer, or "
+                    f"{adapting[adapted[0]]} {adapted[0]}"
+                )
+            else:
                 rank_zero_warn(
                     f"{exceeds}: the chain will leave them or diverge. Lower lr, or let lr: auto "
                     "choose it"
-                )
-            else:  # its velocity has a constant length: it does not diverge
-                rank_zero_info(
-                    f"Note: {exceeds}, to which it was adapted: burn in for longer, or lower "
-                    "target_energy_variance"
                 )
         return result
 

@@ -98,7 +98,7 @@ def add_adapters(
     What is sampled besides is thawed afterwards: ``net.head.requires_grad_(True)``.
 
     Args:
-        net: The network; changed in place.
+        net: The network; changed in place, unless it is a linear layer itself.
         layers: Shell patterns over the names of its modules, such as ``"encoder.*.query"``. Modules
             of another kind that a pattern matches too are left as they are.
         rank: r of each adapter; at most the smaller side of each layer.
@@ -138,6 +138,8 @@ def add_adapters(
     for adapter in sampled:  # of an earlier call, for other layers
         adapter.requires_grad_(True)
     made = {layer: LowRankLinear(layer, rank, alpha) for layer in chosen.values()}
+    if isinstance(net, nn.Linear):
+        return made[net]
     for name, layer in linear.items():  # a layer may have two names
         if layer in made:
             parent, _, own = name.rpartition(".")

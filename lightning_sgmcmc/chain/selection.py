@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -131,7 +132,10 @@ def _read(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise FileNotFoundError(f"the pretrained weights {file} are missing")
     if file.suffix == ".safetensors":
-        return load_file(file)
+        try:
+            return load_file(file)
+        except SafetensorError as error:
+            raise ValueError(f"{file} holds no weights, or is damaged: {error}") from error
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
         given: dict[str, Tensor] = content.get("state_dict", content)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc, multiclass_calibration_error
+from torchmetrics.functional.classification import binary_auroc
 
 #: Bins of confidence, of equal width, as is usual for the calibration error (Guo et al. 2017).
 BINS = 15
@@ -27,6 +27,12 @@ class Reliability(NamedTuple):
     accuracy: Tensor
     examples: Tensor
 
+    @property
+    def error(self) -> float:
+        """The expected calibration error, sum over bins of (share) |accuracy - confidence|."""
+        gaps = (self.accuracy - self.confidence).abs().nan_to_num()
+        return float((gaps * self.examples).sum() / self.examples.sum())
+
 
 def class_metrics(probabilities: Tensor, nll: Tensor, labels: Tensor) -> dict[str, float]:
     """Measure predictive probabilities against labels.
@@ -38,23 +44,17 @@ def class_metrics(probabilities: Tensor, nll: Tensor, labels: Tensor) -> dict[st
 
     Returns:
         ``error_percent``; ``nll``, its mean, in nats; ``brier``, the mean of
-        sum_c (p_c - [y = c])^2, from 0 to 2; ``ece``, the expected calibration error with 15 bins,
-        sum over bins of (share of examples) |accuracy - confidence|; ``entropy``, the mean of
-        -sum_c p_c log p_c, in nats.
+        sum_c (p_c - [y = c])^2, from 0 to 2; ``ece``, the expected calibration error with 15 bins;
+        ``entropy``, the mean of -sum_c p_c log p_c, in nats.
     """
     labels = labels.long()
     truth = torch.nn.functional.one_hot(labels, probabilities.shape[1])
     wrong = (probabilities.argmax(1) != labels).double()
-    # float32: torchmetrics bins in it, and warns of nothing else. It takes values that rounding has
-    # lifted above 1 for logits.
-    calibration = multiclass_calibration_error(
-        probabilities.float().clamp(0, 1), labels, probabilities.shape[1], n_bins=BINS
-    )
     return {
         "error_percent": 100 * float(wrong.mean()),
         "nll": float(nll.double().mean()),
         "brier": float((probabilities - truth).square().sum(1).mean()),
-        "ece": float(calibration),
+        "ece": reliability(probabilities, labels).error,
         "entropy": float(entropy(probabilities).mean()),
     }
 

@@ -24,6 +24,7 @@ from lightning_sgmcmc.common.files import DamagedFileError, verify
 from lightning_sgmcmc.posterior import DrawStore, chains_in
 from lightning_sgmcmc.posterior.traces import Traces
 from lightning_sgmcmc.run.config_file import read_config
+from lightning_sgmcmc.run.load import check_chains
 
 
 def damage(folder: Path) -> list[str]:
@@ -56,6 +57,8 @@ def _looks(folder: Path) -> Iterator[Callable[[], Any]]:
     for name, read in _RECORDS.items():
         if (folder / name).is_file():
             yield partial(_named, folder / name, read)
+    yield partial(_has_results, folder)
+    yield partial(check_chains, folder)
     for chain in chains_in(folder / "samples"):
         yield from _draws(folder / "samples", chain)
     held = [n for n in (LAST, PREVIOUS) if (folder / "checkpoints" / n).is_file()]
@@ -64,6 +67,18 @@ def _looks(folder: Path) -> Iterator[Callable[[], Any]]:
         yield partial(verify_set, path)
         for own in [path, *sorted(path.parent.glob(f"{name}.*"))]:
             yield partial(_counted_on, own, folder / "samples")
+
+
+def _has_results(folder: Path) -> None:
+    """Raise FileNotFoundError if a run that has taken all its steps has no results."""
+    path, last = folder / "results.json", folder / "checkpoints" / LAST
+    if path.is_file() or not last.is_file() or not (folder / "config.yaml").is_file():
+        return
+    most = int(read_config(folder / "config.yaml")["trainer"]["max_steps"])
+    if 0 < most <= read_checkpoint(last)["global_step"]:
+        raise FileNotFoundError(
+            f"{path} is missing: 'sgmcmc train --finish {folder}' writes it again"
+        )
 
 
 def _draws(samples: Path, chain: int) -> Iterator[Callable[[], Any]]:

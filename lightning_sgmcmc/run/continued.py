@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.utilities import rank_zero_info
-
 from lightning_sgmcmc.callbacks.checkpoint_files import read_checkpoint
 
 #: The settings that change neither what is drawn nor the data. Paths of data count among them,
@@ -42,7 +40,7 @@ Change = dict[str, Any]
 
 
 def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
-    """Return what changed in a run's settings so far, and say so if no step is left.
+    """Return what changed in a run's settings so far.
 
     Args:
         checkpoint: From which the run goes on.
@@ -53,7 +51,8 @@ def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
         were taken with the value before.
 
     Raises:
-        ValueError: If a setting changes that must not; the message names it and both values.
+        ValueError: If a setting changes that must not; the message names it and both values. Or if
+            the run has taken more steps already.
         DamagedFileError: If the checkpoint is not what was written.
     """
     content = read_checkpoint(checkpoint)
@@ -62,8 +61,9 @@ def changes(checkpoint: Path, settings: Mapping[str, Any]) -> list[Change]:
         return []
     steps, most = content["global_step"], settings["trainer"]["max_steps"]
     if 0 <= most < steps:
-        rank_zero_info(
-            f"Note: the run has taken {steps} steps; trainer.max_steps = {most} adds none"
+        raise ValueError(
+            f"the run has taken {steps} steps, and trainer.max_steps = {most} is fewer: give as "
+            "many or more"
         )
     found: list[Change] = json.loads(content["sgmcmc_changes"])
     old, new = named(before), named(settings)

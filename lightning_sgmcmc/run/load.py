@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonargparse
 import torch
 
+from lightning_sgmcmc.callbacks.report import results
 from lightning_sgmcmc.module import SGMCMCModule
 from lightning_sgmcmc.posterior import DrawStore, Posterior, chains_in
 from lightning_sgmcmc.run.config_file import read_config
@@ -22,17 +23,32 @@ def load_posterior(run_folder: str | Path, module: SGMCMCModule | None = None) -
         module: The module that was sampled; None builds it from the run's ``config.yaml``.
 
     Raises:
-        FileNotFoundError: If the folder holds no draws, or no config when one is needed.
+        FileNotFoundError: If the folder holds no draws, or not those of all chains, or no config
+            when one is needed.
         ValueError: If the draws do not fit the module.
     """
     folder = Path(run_folder)
     chains = chains_in(folder / "samples")
     if not chains:
         raise FileNotFoundError(f"{folder} holds no samples/chain<c> folder: no draw was kept")
+    check_chains(folder)
     if module is None:
         module = module_from_config(folder / "config.yaml")
     module.run_folder = folder  # whose draws a Trainer's test and predict take
     return Posterior(module, [DrawStore.open(folder / "samples", chain) for chain in chains])
+
+
+def check_chains(folder: Path) -> None:
+    """Raise FileNotFoundError if a run that has ended holds draws of some of its chains only."""
+    path = folder / "results.json"
+    if not path.is_file():
+        return
+    held, counted = len(chains_in(folder / "samples")), results.read(path).get("num_chains", 0)
+    if 0 < held < counted:
+        raise FileNotFoundError(
+            f"{folder / 'samples'} holds {held} of the {counted} chains that results.json counts: "
+            "restore the others from a copy"
+        )
 
 
 def module_from_config(path: Path) -> SGMCMCModule:

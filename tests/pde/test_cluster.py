@@ -220,8 +220,13 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys,
     path = tmp_path / "a"
     command = "permeability --samples 1000 --terms 8 --pressure --backend scipy --out"
     command = [*command.split(), str(path), "--scheduler", address]
+
     # The command's grids are square; this one is not.
-    monkeypatch.setattr(command_line, "PermeabilityDataSpec", lambda **_: SPEC)
+    class Given(PermeabilityDataSpec):
+        def __new__(cls, **_):
+            return SPEC
+
+    monkeypatch.setattr(command_line, "PermeabilityDataSpec", Given)
     with monkeypatch.context() as patch:
         first = after_first_write(patch, stop)
         submitted = submissions(patch)

@@ -153,6 +153,16 @@ def test_a_layer_with_two_names_gets_one_adapter() -> None:
     assert net.first is net.second
 
 
+def test_a_network_that_is_one_layer_becomes_its_adapter() -> None:
+    layer, x = nn.Linear(4, 2), torch.ones(1, 4)
+    net: Any = add_adapters(layer, ["*"], rank=2)
+    with torch.no_grad():
+        net.A.fill_(1.0)
+        net.B.fill_(1.0)
+        # B A x is 2 x 4, alpha / r is 1.
+        torch.testing.assert_close(net(x), layer(x) + 8)
+
+
 def test_a_second_call_leaves_the_adapters_of_the_first() -> None:
     net: Any = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     add_adapters(add_adapters(net, ["0"], rank=1), ["2"], rank=2)

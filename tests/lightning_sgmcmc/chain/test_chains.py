@@ -426,6 +426,9 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path: Path, content: Any) -
         torch.save(content, path)
     with pytest.raises(ValueError, match=r"weights\.pt holds no weights that are read without"):
         load_pretrained(nn.Linear(2, 2), path)
+    (tmp_path / "w.safetensors").write_bytes(b"no header")
+    with pytest.raises(ValueError, match=r"w\.safetensors holds no weights, or is damaged"):
+        load_pretrained(nn.Linear(2, 2), tmp_path / "w.safetensors")
 
 
 def test_pretrained_weights_of_another_network_are_refused(tmp_path: Path) -> None:

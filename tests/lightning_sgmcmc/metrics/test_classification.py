@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
 
 from lightning_sgmcmc.metrics import (
     Categorical,
@@ -79,7 +80,15 @@ def test_calibrated_probabilities_have_a_small_calibration_error() -> None:
     assert class_metrics((3 * logits).softmax(1), nll, labels)["ece"] > 0.1
 
 
-def test_reliability_agrees_with_the_calibration_error_and_counts_everyone() -> None:
+def test_certain_predictions_share_their_bin_with_nearly_certain_ones() -> None:
+    """Half are certain and right for nine in ten, half have .95 and are right: the gaps cancel."""
+    p = torch.tensor([[1 - 1e-9, 1e-9]] * 50 + [[0.95, 0.05]] * 50, dtype=torch.float64)
+    labels = torch.zeros(100, dtype=torch.long)
+    labels[:5] = 1
+    assert class_metrics(p, p[:, 0], labels)["ece"] == pytest.approx(0.975 - 0.95)
+
+
+def test_reliability_agrees_with_an_independent_error_and_counts_everyone() -> None:
     generator = torch.Generator().manual_seed(1)
     p = torch.randn(5_000, 6, generator=generator, dtype=torch.float64).softmax(1)
     labels = torch.randint(0, 6, (5_000,), generator=generator)
@@ -88,7 +97,10 @@ def test_reliability_agrees_with_the_calibration_error_and_counts_everyone() -> 
     full = found.examples > 0
     gaps = (found.confidence - found.accuracy).abs()[full]
     ece = float((gaps * found.examples[full]).sum() / 5_000)
-    assert ece == pytest.approx(class_metrics(p, p[:, 0], labels)["ece"], abs=1e-5)
+    assert ece == pytest.approx(class_metrics(p, p[:, 0], labels)["ece"], rel=1e-12)
+    # In float32, with a bin of its own for confidences of exactly 1, of which there are none.
+    theirs = multiclass_calibration_error(p.float(), labels, 6, n_bins=15)
+    assert ece == pytest.approx(float(theirs), abs=1e-5)
     assert bool((found.confidence[full] > found.edges[:-1][full]).all())
     assert bool((found.confidence[full] <= found.edges[1:][full]).all())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def test_damage_to_any_file_is_named(root: Path, run: Path, how: str, capsys: An
         if any(path.name in line for line in lines):
             found.append(name)
             assert all("\n" not in line for line in lines)
-    replaceable = {"results.json", "checkpoints/previous.ckpt"} if how == "remove" else set()
+    replaceable = {"checkpoints/previous.ckpt"} if how == "remove" else set()
     assert set(files(run)) - set(found) == replaceable
     assert damage(run) == []
     (run / "samples/chain1/step_20.safetensors").unlink()
@@ -91,6 +92,23 @@ def test_a_copy_of_a_chain_s_folder_is_no_chain(run: Path) -> None:
     shutil.copytree(run / "samples" / "chain0", run / "samples" / "chain0.old")
     assert damage(run) == []
     assert len(load_posterior(run).stores) == 2
+
+
+def test_chains_and_results_that_are_missing_are_named(run: Path) -> None:
+    (run / "results.json").rename(run / "elsewhere.json")
+    (line,) = damage(run)
+    assert (
+        line == f"{run / 'results.json'} is missing: 'sgmcmc train --finish {run}' writes it again"
+    )
+    (run / "elsewhere.json").rename(run / "results.json")
+    shutil.rmtree(run / "checkpoints")
+    assert damage(run) == []
+    shutil.rmtree(run / "samples" / "chain1")
+    message = f"{run / 'samples'} holds 1 of the 2 chains that results.json counts"
+    (line,) = damage(run)
+    assert line.startswith(message)
+    with pytest.raises(FileNotFoundError, match=re.escape(message)):
+        load_posterior(run)
 
 
 def test_no_run_is_one_line(root: Path, tmp_path: Path, capsys: Any) -> None:
