@@ -26,9 +26,9 @@ def largest_eigenvalue(
     A = C H is symmetric in the inner product of C^-1. Every vector q is kept with its covector
     p = C^-1 q, so that neither a root nor the inverse of C is needed: A q has the covector H q. The
     largest eigenvalue of the tridiagonal matrix comes from below, to some percent in 8 iterations
-    from a random start, as in 12 of a power iteration. It needs no vectors but the last two: those
-    that rounding brings back repeat eigenvalues that were found (Golub and Van Loan 2013, section
-    10.3).
+    from a random start, as in 12 of a power iteration. It holds the last two vectors alone, where
+    :func:`~lightning_sgmcmc.adaptation.directions.leading_directions` holds all: those that
+    rounding brings back repeat eigenvalues that were found (Golub and Van Loan 2013, section 10.3).
 
     Args:
         target: The potential.

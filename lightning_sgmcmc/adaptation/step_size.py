@@ -28,6 +28,9 @@ _ON_THE_WAY = 0.25
 _CAREFUL = 0.1
 #: Of ``"auto"``: the largest fraction elsewhere.
 _AUTO = 0.25
+#: What samplers adapt their steps to, and the change that lowers them. None of these diverges: a
+#: velocity has a constant length, or a proposal is accepted or not.
+_ADAPTED_TO = {"target_energy_variance": "lower", "target_acceptance": "raise"}
 #: Of ``"auto"``: the bound on the step's own error where ``max_gradient_noise`` sets none.
 _AUTO_BIAS = 0.05
 
@@ -177,13 +180,15 @@ class StepSize:
                 f"lr = {sampler.lr:.3g} exceeds the largest stable step {limit:.3g} at these "
                 f"weights (lambda_max of C H is {eigenvalue:.3g})"
             )
-            # A velocity of constant length does not diverge, nor does what is accepted or not.
-            adapting = {"target_energy_variance": "lower", "target_acceptance": "raise"}
-            adapted = [n for n in adapting if getattr(sampler, n, None) is not None]
-            if adapted:
+            remedies = [
+                f"{change} {name}"
+                for name, change in _ADAPTED_TO.items()
+                if getattr(sampler, name, None) is not None
+            ]
+            if remedies:
                 rank_zero_info(
                     f"Note: {exceeds}, to which it was adapted: burn in for longer, or "
-                    f"{adapting[adapted[0]]} {adapted[0]}"
+                    f"{remedies[0]}"
                 )
             else:
                 rank_zero_warn(

@@ -25,6 +25,7 @@ def load_posterior(run_folder: str | Path, module: SGMCMCModule | None = None) -
     Raises:
         FileNotFoundError: If the folder holds no draws, or not those of all chains, or no config
             when one is needed.
+        DamagedFileError: If ``results.json`` is not what the run wrote.
         ValueError: If the draws do not fit the module.
     """
     folder = Path(run_folder)

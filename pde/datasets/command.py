@@ -207,7 +207,6 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> int:
             if given["source"] and own["wells"]:
                 raise PdeError(f"--source {given['source']} and --wells: give one of them")
             given["source"] = given["source"] or "three_spot"
-            given["field"] = own["field"] or "channelised"
             spec: DataSpec = kind(**(given | own_problem(**own)))
         elif kind is OwnFieldsSpec:
             given["name"] = given.pop("permeability_name")
